@@ -1,0 +1,7 @@
+"""python -m samebits"""
+
+import sys
+
+from samebits.cli import main
+
+sys.exit(main())

@@ -1,0 +1,176 @@
+"""python -m samebits …: the course's experiments without notebooks."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from samebits.experiment import BadSetting, Experiment, Observation, Runs, nearest
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    from samebits.runner import RunFailed
+
+    try:
+        return options.command(options)
+    except (BadSetting, RunFailed) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # `| head` has read enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m samebits", description=__doc__.split(": ")[1])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="the experiments and their knobs")
+    listing.set_defaults(command=_list)
+
+    run = commands.add_parser("run", help="run one experiment")
+    run.add_argument("name", metavar="NAME")
+    run.add_argument("--set", dest="settings", nargs="+", action="extend", default=[], metavar="knob=value")
+    run.add_argument("--repeats", type=int, help="how many runs (default: the experiment's own)")
+    run.add_argument(
+        "--budget", type=float, default=60.0, metavar="SECONDS", help="end after this time (default 60)"
+    )
+    run.add_argument(
+        "--until-different", action="store_true", help="go on until two runs differ or the budget ends"
+    )
+    run.add_argument("--json", action="store_true", help="print everything as JSON")
+    run.set_defaults(command=_run)
+
+    record = commands.add_parser("record", help="record experiments on an NVIDIA GPU")
+    record.add_argument("names", nargs="+", metavar="NAME")
+    record.add_argument("--out", type=Path, required=True, metavar="FILE")
+    record.set_defaults(command=_record)
+
+    doctor = commands.add_parser("doctor", help="what this machine can show")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
+    from samebits import experiments
+
+    for name in experiments.names():
+        experiment = experiments.find(name)
+        print(f"{name}: {experiment.question}")
+        for knob in experiment.knobs:
+            values = (
+                "true, false"
+                if knob.kind == "toggle"
+                else ", ".join(knob.choices) or f"{knob.low} to {knob.high}"
+            )
+            default = str(knob.default).lower() if knob.kind == "toggle" else knob.default
+            process = "; needs a fresh process" if knob.scope == "process" else ""
+            print(f"    {knob.name}={default}    {knob.help} ({values}{process})")
+    return 0
+
+
+def settings_from(words: list[str], experiment: Experiment) -> dict:
+    """{knob: value} from "knob=value" words, checked. Raises BadSetting."""
+    asked = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise BadSetting(
+                f"--set needs knob=value, not {word!r}. {nearest(name, [k.name for k in experiment.knobs])}"
+            )
+        asked[name] = value
+    return experiment.settings(**asked)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from samebits import experiments, runner, variability
+
+    experiment = experiments.find(options.name)
+    settings = settings_from(options.settings, experiment)
+    shown = (
+        _Counter(options.repeats or experiment.repeats) if sys.stderr.isatty() and not options.json else None
+    )
+    runs = runner.run(
+        options.name,
+        settings,
+        repeats=options.repeats,
+        budget=options.budget,
+        until_different=options.until_different,
+        on_observation=shown or (lambda observation: None),
+    )
+    if shown:
+        shown.clear()
+    if options.json:
+        json.dump(runs.to_json(), sys.stdout, indent=1)
+        print()
+        return 0
+    letters = variability.letters(runs.fingerprints)
+    print(" ".join(letters[:60]) + (" …" if len(letters) > 60 else ""))
+    print(runs.verdict.sentence)
+    print(
+        f"{runs.source.kind} · {runs.source.where} · seen: {', '.join(f'{k}={v}' for k, v in runs.seen.items())}"
+    )
+    return 0
+
+
+class _Counter:
+    """A line on a terminal that counts the runs."""
+
+    def __init__(self, total: int):
+        self.total, self.done = total, 0
+
+    def __call__(self, observation: Observation) -> None:
+        self.done += 1
+        print(f"\r{self.done} of {self.total}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        print("\r" + " " * 30 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from samebits import experiments, machine, runner
+
+    if machine.cuda_device_count() == 0:
+        print(
+            "A recording needs an NVIDIA GPU, and none is visible here. Nothing was written.", file=sys.stderr
+        )
+        return 2
+    recorded = []
+    for name in options.names:
+        experiment = experiments.find(name)
+        for settings in experiment.recordings:
+            runs = runner.run(name, dict(settings) | {"device": "cuda"}, repeats=100)
+            recorded.append(
+                _as_recording(runs, " ".join(["python -m samebits record", *options.names])).to_json()
+            )
+            print(f"{name} {dict(settings)}: {runs.verdict.sentence}")
+    options.out.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _as_recording(runs: Runs, command: str) -> Runs:
+    if runs.source.kind != "LIVE":
+        raise BadSetting(
+            f"Only what a GPU measured can be recorded, and {runs.experiment} gave a {runs.source.kind} result."
+        )
+    return dataclasses.replace(runs, source=dataclasses.replace(runs.source, kind="RECORDED", why=command))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from samebits import machine
+
+    return machine.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The chapters of the course: one list from which contents, headers and checks of them are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter with a lesson in notebooks/ and, from 01 on, a lab in labs/ and its solution in solutions/.
+
+    number        two digits; notebooks are called NUMBER_SLUG.ipynb
+    lesson, lab   minutes that a learner needs (lab 0: the chapter has none)
+    after         numbers of the chapters to do first
+    needs         what it runs on, and what happens without
+    """
+
+    number: str
+    slug: str
+    title: str
+    promise: str
+    lesson: int
+    lab: int
+    after: tuple[str, ...]
+    needs: str
+
+    @property
+    def notebook(self) -> str:
+        return f"{self.number}_{self.slug}.ipynb"
+
+
+CHAPTERS = (
+    Chapter(
+        "00",
+        "start_here",
+        "Start here",
+        "What this machine can show, and one sum that gives twenty answers",
+        lesson=10,
+        lab=0,
+        after=(),
+        needs="Any machine. Without a GPU the race runs on your CPU's own threads.",
+    ),
+    Chapter(
+        "01",
+        "float_non_associativity",
+        "Float non-associativity",
+        "Why the order of a sum changes its bits, and which sums do not care",
+        lesson=25,
+        lab=40,
+        after=("00",),
+        needs="Any machine; nothing here needs a GPU.",
+    ),
+    Chapter(
+        "02",
+        "atomicadd_ordering",
+        "atomicAdd ordering",
+        "Who decides the order on parallel hardware, and three ways to take it back",
+        lesson=25,
+        lab=40,
+        after=("01",),
+        needs="A GPU is used if there is one; otherwise the CPU's own atomics race, and kernels run in a simulator.",
+    ),
+)
+
+
+def chapter(number: str) -> Chapter:
+    """The chapter with this number; KeyError if the course has none."""
+    return {chapter.number: chapter for chapter in CHAPTERS}[number]

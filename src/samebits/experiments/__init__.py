@@ -1,0 +1,30 @@
+"""The experiments of the course, one module each; this list is the only place that knows them all."""
+
+from __future__ import annotations
+
+import importlib
+
+from samebits.experiment import BadSetting, Experiment, nearest
+
+# In the order in which the course meets them.
+_PLACES = {
+    "sum-order": "samebits.experiments.sum_order:SUM_ORDER",
+    "scatter": "samebits.experiments.scatter:SCATTER",
+    "atomic-sum": "samebits.experiments.atomic_sum:ATOMIC_SUM",
+}
+
+
+def names() -> list[str]:
+    return list(_PLACES)
+
+
+def find(name: str) -> Experiment:
+    """The experiment called `name`, or the one at "module:ATTRIBUTE" for one that is not the course's own.
+
+    Raises BadSetting, naming the nearest experiment.
+    """
+    place = _PLACES.get(name, name if ":" in name else None)
+    if place is None:
+        raise BadSetting(f"There is no experiment {name!r}. {nearest(name, names())}")
+    module, attribute = place.split(":")
+    return getattr(importlib.import_module(module), attribute)

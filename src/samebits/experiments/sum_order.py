@@ -1,0 +1,132 @@
+"""sum-order: the same numbers, added in another order each time, by seven algorithms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from samebits import machine, orders
+from samebits.bits import fingerprint
+from samebits.experiment import Experiment, Knob, Observation, Prepared
+
+ALGORITHMS = {
+    "serial": orders.serial,
+    "pairwise": orders.pairwise,
+    "block tree": orders.block_tree,
+    "kahan": orders.kahan,
+    "neumaier": orders.neumaier,
+    "exact": lambda numbers: numbers.dtype.type(orders.exact(numbers)),
+    "fixed point": orders.fixed_point,
+}
+ORDERS = ("as given", "shuffled each run", "small to large", "large to small")
+DISTRIBUTIONS = ("normal", "uniform", "cancelling")
+
+
+@dataclass(frozen=True)
+class _State:
+    numbers: np.ndarray  # (n,) in the chosen dtype
+    order: str
+    algorithm: str
+
+
+def prepare(settings: dict) -> Prepared:
+    numbers = _numbers(settings["distribution"], settings["n"]).astype(settings["dtype"])
+    if settings["order"] == "small to large":
+        numbers = numbers[np.argsort(np.abs(numbers), kind="stable")]
+    elif settings["order"] == "large to small":
+        numbers = numbers[np.argsort(np.abs(numbers), kind="stable")[::-1]]
+    state = _State(np.ascontiguousarray(numbers), settings["order"], settings["algorithm"])
+    return Prepared(
+        state,
+        seen={"dtype": str(numbers.dtype), "n": len(numbers)},
+        device=machine.device_words(threads=1),
+        libraries={"numpy": np.__version__},
+    )
+
+
+def _numbers(distribution: str, n: int) -> np.ndarray:
+    """(n,) float64. "cancelling" hides a sum near 1 among pairs that cancel: the condition number is large."""
+    rng = np.random.default_rng(1)
+    if distribution == "normal":
+        return rng.standard_normal(n)
+    if distribution == "uniform":
+        return rng.random(n)
+    half = rng.standard_normal(n // 2) * 1000
+    return np.concatenate([half, -half, np.ones(n % 2)])[rng.permutation(n // 2 * 2 + n % 2)]
+
+
+def observe(state: _State, n: int) -> Iterator[Observation]:
+    given = fingerprint(state.numbers, "xxh3")
+    rng = np.random.default_rng()  # another order each time is what is studied here: deliberately unseeded
+    add = ALGORITHMS[state.algorithm]
+    add(state.numbers)  # the first call compiles, or loads what was compiled before
+    for _ in range(n):
+        shuffled = state.order == "shuffled each run"
+        numbers = rng.permutation(state.numbers) if shuffled else state.numbers
+        start = time.perf_counter()
+        total = add(numbers)
+        seconds = time.perf_counter() - start
+        yield Observation(
+            fingerprint(total),
+            given,
+            seconds,
+            scalars={"sum": float(total)},
+            sample=(float(total),),
+            dtype=str(numbers.dtype),
+        )
+
+
+def code(settings: dict) -> str:
+    lines = {
+        "serial": "total = zero\nfor value in numbers:\n    total = total + value",
+        "pairwise": "def pairwise(x):\n    if len(x) == 1: return x[0]\n    half = len(x) // 2\n    return pairwise(x[:half]) + pairwise(x[half:])",
+        "block tree": "# each block of 256 halves itself until one value is left; the blocks' sums are added in order",
+        "kahan": "for value in numbers:\n    y = value - lost\n    t = total + y\n    lost = (t - total) - y\n    total = t",
+        "neumaier": "for value in numbers:\n    t = total + value\n    lost += (total - t) + value if abs(total) >= abs(value) else (value - t) + total\n    total = t\ntotal += lost",
+        "exact": "total = math.fsum(numbers)  # exact, rounded once",
+        "fixed point": "total = sum(round(value * 2**scale) for value in numbers) / 2**scale  # integers: any order",
+    }
+    return f"# numbers: {settings['n']:,} values, {settings['dtype']}, {settings['order']}\n{lines[settings['algorithm']]}"
+
+
+SUM_ORDER = Experiment(
+    name="sum-order",
+    title="One sum, many orders",
+    question="Do the same numbers have one sum?",
+    knobs=(
+        Knob(
+            "algorithm",
+            "Algorithm",
+            "How the numbers are added.",
+            "choice",
+            "serial",
+            choices=tuple(ALGORITHMS),
+        ),
+        Knob(
+            "order", "Order", "The order in which they come.", "choice", "shuffled each run", choices=ORDERS
+        ),
+        Knob(
+            "dtype",
+            "Number format",
+            "The format of the numbers and of each partial sum.",
+            "choice",
+            "float32",
+            choices=("float16", "float32", "float64"),
+        ),
+        Knob("n", "Numbers", "How many numbers are added.", "number", 100_000, low=1, high=1_000_000),
+        Knob(
+            "distribution",
+            "Distribution",
+            "What the numbers look like; cancelling pairs make every rounding visible.",
+            "choice",
+            "normal",
+            choices=DISTRIBUTIONS,
+        ),
+    ),
+    prepare=prepare,
+    observe=observe,
+    code=code,
+)

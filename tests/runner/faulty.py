@@ -1,0 +1,128 @@
+"""Experiments that misbehave in one way each, for the runner's tests. Workers import this module by name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from samebits.experiment import BadSetting, Experiment, Knob, Observation, Prepared
+
+HABITS = (
+    "none",
+    "differs",
+    "other input",
+    "slow",
+    "hangs",
+    "holds the lock",
+    "crashes",
+    "is killed",
+    "exits",
+    "prints",
+    "speaks rubbish",
+    "runs out of memory",
+    "raises",
+    "refuses",
+)
+
+
+def prepare(settings: dict) -> Prepared:
+    if settings["habit"] == "refuses":
+        raise BadSetting("This setting is refused.")
+    seen = {"variable": os.environ.get("FAULTY_VARIABLE", "unset"), "pid": os.getpid()}
+    return Prepared(settings, seen, "a test", {})
+
+
+def observe(settings: dict, n: int):
+    habit = settings["habit"]
+    for number in range(n):
+        if number == 2:
+            _misbehave(habit)
+        if habit == "slow":
+            time.sleep(0.05)
+        output = f"sha256:{number if habit == 'differs' else 0}-{os.environ.get('FAULTY_VARIABLE', 'unset')}"
+        yield Observation(
+            output, f"sha256:{number if habit == 'other input' else 0}", 0.0, {"pid": os.getpid()}
+        )
+
+
+def _misbehave(habit: str) -> None:
+    if habit == "hangs":
+        time.sleep(1000)
+    elif habit == "holds the lock":
+        ctypes.PyDLL(None).sleep(1000)  # compiled code that never lets another Python thread run
+    elif habit == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif habit == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif habit == "exits":
+        os._exit(3)
+    elif habit == "prints":
+        print("a library's chatter")
+        os.write(1, b"and some from compiled code\n")
+    elif habit == "speaks rubbish":
+        _answers().write("this is no JSON\n")
+    elif habit == "runs out of memory":
+        raise MemoryError("Unable to allocate 8.00 EiB")
+    elif habit == "raises":
+        raise TypeError("no such thing")
+
+
+def _answers():
+    frame = sys._getframe()
+    while frame.f_code.co_name != "main":
+        frame = frame.f_back
+    return frame.f_locals["answers"]
+
+
+def echo(**arguments):
+    return arguments
+
+
+def forever():
+    time.sleep(1000)
+
+
+def _experiment(name: str, **more) -> Experiment:
+    return Experiment(
+        name=f"faulty:{name}",
+        title="Faulty",
+        question="What happens?",
+        knobs=(
+            Knob(
+                "habit",
+                "Habit",
+                "What goes wrong at the third observation.",
+                "choice",
+                "none",
+                choices=HABITS,
+            ),
+            *more.pop("knobs", ()),
+        ),
+        prepare=prepare,
+        observe=observe,
+        code=lambda settings: "",
+        **more,
+    )
+
+
+FAULTY = _experiment("FAULTY")
+FRESH = _experiment("FRESH", fresh=True)
+VARIABLE = _experiment(
+    "VARIABLE",
+    knobs=(
+        Knob(
+            "variable",
+            "Variable",
+            "An environment variable.",
+            "choice",
+            "unset",
+            choices=("unset", "one", "two"),
+            scope="process",
+            variable="FAULTY_VARIABLE",
+        ),
+    ),
+)
+ON_CARD = _experiment("ON_CARD", card=lambda settings: "test-card")

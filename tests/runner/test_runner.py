@@ -1,0 +1,254 @@
+"""The runner: every way in which a worker can end is one sentence, and the next run works."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from samebits import runner
+from samebits.experiment import BadSetting
+from samebits.runner import RunFailed
+
+sys.path.insert(0, str(Path(__file__).parent))
+FAULTY = "faulty:FAULTY"
+
+
+@pytest.fixture(autouse=True)
+def workers_find_faulty(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("SAMEBITS_QUEUE", str(tmp_path / "queue"))
+    yield
+    runner.close()
+
+
+def test_a_run_streams_what_it_observes():
+    seen, observed = [], []
+    runs = runner.run(FAULTY, repeats=20, on_start=lambda *a: seen.append(a), on_observation=observed.append)
+    assert len(seen) == 1
+    assert observed == list(runs.observations)
+    assert runs.verdict.kind == "same"
+    assert runs.source.kind == "LIVE"
+
+
+def test_a_difference_is_a_verdict_at_once():
+    assert runner.run(FAULTY, {"habit": "differs"}, repeats=3).verdict.kind == "different"
+
+
+def test_unequal_inputs_get_no_verdict():
+    assert runner.run(FAULTY, {"habit": "other input"}, repeats=20).verdict.kind == "not enough evidence"
+
+
+@pytest.mark.parametrize(
+    ("habit", "sentence"),
+    [
+        ("crashes", "crashed (signal 11)"),
+        ("is killed", "killed from outside"),
+        ("exits", "ended unexpectedly (exit code 3)"),
+        ("speaks rubbish", "something that is no answer"),
+        ("runs out of memory", "not enough memory"),
+        ("raises", "TypeError: no such thing"),
+        ("refuses", "This setting is refused."),
+    ],
+)
+def test_a_fault_is_one_sentence_and_the_next_run_works(habit, sentence):
+    with pytest.raises(RunFailed) as failure:
+        runner.run(FAULTY, {"habit": habit}, repeats=5)
+    assert sentence in str(failure.value)
+    assert "\n" not in str(failure.value)
+    assert len(runner.run(FAULTY, repeats=5).observations) == 5
+
+
+def test_a_hung_worker_is_stopped():
+    with pytest.raises(RunFailed, match="gave no answer for 1 seconds"):
+        runner.run(FAULTY, {"habit": "hangs"}, repeats=5, patience=1)
+    assert len(runner.run(FAULTY, repeats=2).observations) == 2
+
+
+def test_what_libraries_print_does_no_harm():
+    assert len(runner.run(FAULTY, {"habit": "prints"}, repeats=5).observations) == 5
+
+
+@pytest.mark.parametrize("habit", ["slow", "hangs", "holds the lock"])
+def test_cancel_acts_within_a_second_and_keeps_what_was_seen(habit):
+    cancel = threading.Event()
+    observed = []
+
+    def count(observation):
+        observed.append(observation)
+        if len(observed) == 2:
+            cancel.set()
+            observed.append(time.monotonic())
+
+    runs = runner.run(FAULTY, {"habit": habit}, repeats=1000, cancel=cancel, on_observation=count)
+    assert time.monotonic() - observed[2] < 1.0
+    assert runs.ended == "cancelled"
+    assert len(runs.observations) >= 2
+    assert len(runner.run(FAULTY, repeats=2).observations) == 2
+
+
+def test_a_budget_ends_a_run_with_what_it_has():
+    runs = runner.run(FAULTY, {"habit": "slow"}, repeats=1000, budget=0.3)
+    assert runs.ended == "budget"
+    assert 1 <= len(runs.observations) < 30
+
+
+def test_until_different_goes_on_past_the_repeats():
+    runs = runner.run(FAULTY, {"habit": "slow"}, repeats=2, budget=1.0, until_different=True)
+    assert runs.ended == "budget"
+    assert len(runs.observations) > 2
+    # "differs" numbers its outputs anew in each batch, so the second observation differs.
+    assert runner.run(FAULTY, {"habit": "differs"}, repeats=2, until_different=True).ended == "different"
+
+
+def test_process_knobs_go_there_and_back():
+    def outputs(value):
+        runs = runner.run("faulty:VARIABLE", {"variable": value}, repeats=4)
+        assert runs.processes == 2
+        assert runs.seen["variable"] == value
+        return runs.fingerprints
+
+    first = outputs("one")
+    assert outputs("two") != first
+    assert outputs("one") == first
+    assert outputs("unset")[0].endswith("unset")
+
+
+def test_the_environment_is_complete_a_variable_can_be_unset(monkeypatch):
+    monkeypatch.setenv("FAULTY_VARIABLE", "from the kernel")
+    assert runner.run("faulty:VARIABLE", {"variable": "unset"}, repeats=2).seen["variable"] == "unset"
+
+
+def test_at_most_two_workers_live_and_fresh_ones_are_not_kept():
+    for value in ("one", "two", "unset"):
+        runner.run("faulty:VARIABLE", {"variable": value}, repeats=2)
+    assert len(_workers_of(os.getpid())) == 2
+    runner.close()
+    runs = [runner.run("faulty:FRESH", repeats=2) for _ in range(2)]
+    assert len({o.scalars["pid"] for r in runs for o in r.observations}) == 4
+    assert _workers_of(os.getpid()) == []
+
+
+def test_one_worker_is_enough_where_memory_is_short(monkeypatch):
+    monkeypatch.setenv("SAMEBITS_WORKERS", "1")
+    runs = runner.run("faulty:VARIABLE", repeats=4)
+    assert runs.processes == 2
+    assert len(_workers_of(os.getpid())) == 1
+
+
+def test_bad_settings_name_the_nearest():
+    with pytest.raises(BadSetting, match="Did you mean habit"):
+        runner.run(FAULTY, {"habbit": "none"})
+    with pytest.raises(BadSetting, match="Did you mean hangs"):
+        runner.run(FAULTY, {"habit": "hang"})
+    with pytest.raises(BadSetting, match="Did you mean scatter"):
+        runner.run("scater")
+    with pytest.raises(RunFailed, match="at least one repeat"):
+        runner.run(FAULTY, repeats=0)
+
+
+def test_call_returns_json_and_ends_what_never_ends():
+    assert runner.call("faulty:echo", {"a": [1, 2]}) == {"a": [1, 2]}
+    with pytest.raises(RunFailed, match="gave no answer for 1 seconds"):
+        runner.call("faulty:forever", {}, seconds=1)
+    with pytest.raises(RunFailed, match="ZeroDivisionError|AttributeError"):
+        runner.call("faulty:missing", {})
+
+
+def test_a_learners_random_py_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    assert len(runner.run(FAULTY, repeats=2).observations) == 2
+
+
+@pytest.mark.skipif(
+    os.name != "posix", reason="SIGKILL is POSIX; elsewhere the worker's reading thread ends it"
+)
+@pytest.mark.parametrize("habit", ["none", "slow", "hangs", "holds the lock"])
+def test_no_worker_outlives_its_kernel(habit, tmp_path):
+    """SIGKILL gives the kernel no chance to clean up, idle ("none") or busy."""
+    marker = tmp_path / "busy"
+    program = textwrap.dedent(f"""
+        import pathlib, time
+        from samebits import runner
+        count = []
+        def note(observation):
+            count.append(1)
+            if len(count) == 2: pathlib.Path({str(marker)!r}).touch()
+        runner.run("faulty:FAULTY", {{"habit": {habit!r}}}, repeats=1000 if {habit != "none"} else 2, on_observation=note)
+        time.sleep(1000)
+    """)
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    )
+    _wait_until(marker.exists, 20)
+    time.sleep(0.3)
+    workers = _workers_of(kernel.pid)
+    assert workers
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=2)
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
+def test_two_kernels_on_one_card_take_turns(tmp_path):
+    """Both finish, never at once, and the second is told its place."""
+    program = textwrap.dedent("""
+        import json, sys, time
+        from samebits import runner
+        waits, stamps = [], []
+        def stamp(observation): stamps.append(time.time())
+        runner.run("faulty:ON_CARD", {"habit": "slow"}, repeats=20, on_wait=waits.append, on_observation=stamp)
+        print(json.dumps({"waits": waits, "first": stamps[0], "last": stamps[-1]}))
+    """)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    kernels = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    reports = sorted((json.loads(k.communicate(timeout=60)[0]) for k in kernels), key=lambda r: r["first"])
+    assert reports[0]["last"] <= reports[1]["first"]
+    assert any("1 in front of you" in sentence for sentence in reports[1]["waits"])
+
+
+def test_a_dead_waiter_does_not_block_the_queue(tmp_path):
+    folder = tmp_path / "queue" / "test-card"
+    folder.mkdir(parents=True)
+    (folder / f"{1:020d}-1.ticket").touch()
+    assert len(runner.run("faulty:ON_CARD", repeats=2).observations) == 2
+    assert list(folder.glob("*.ticket")) == []
+
+
+def test_an_unusable_queue_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SAMEBITS_QUEUE", str(tmp_path / "file"))
+    with pytest.raises(RunFailed, match="SAMEBITS_QUEUE"):
+        runner.run("faulty:ON_CARD", repeats=2)
+
+
+def _workers_of(pid: int) -> list[psutil.Process]:
+    def is_worker(process):
+        try:
+            return "samebits.worker" in process.cmdline()
+        except psutil.NoSuchProcess:
+            return False
+
+    return [process for process in psutil.Process(pid).children(recursive=True) if is_worker(process)]
+
+
+def _wait_until(condition, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
