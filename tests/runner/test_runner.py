@@ -184,7 +184,8 @@ def test_no_worker_outlives_its_kernel(habit, tmp_path):
         def note(observation):
             count.append(1)
             if len(count) == 2: pathlib.Path({str(marker)!r}).touch()
-        runner.run("faulty:FAULTY", {{"habit": {habit!r}}}, repeats=1000 if {habit != "none"} else 2, on_observation=note)
+        repeats = 2 if {habit!r} == "none" else 1000
+        runner.run("faulty:FAULTY", {{"habit": {habit!r}}}, repeats=repeats, on_observation=note)
         time.sleep(1000)
     """)
     kernel = subprocess.Popen(

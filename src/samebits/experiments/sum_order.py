@@ -48,14 +48,14 @@ def prepare(settings: dict) -> Prepared:
 
 
 def _numbers(distribution: str, n: int) -> np.ndarray:
-    """(n,) float64. "cancelling" hides a sum near 1 among pairs that cancel: the condition number is large."""
+    """(n,) float64. "cancelling" hides a sum of 1 or 2 among pairs that cancel, so every rounding shows."""
     rng = np.random.default_rng(1)
     if distribution == "normal":
         return rng.standard_normal(n)
     if distribution == "uniform":
         return rng.random(n)
-    half = rng.standard_normal(n // 2) * 1000
-    return np.concatenate([half, -half, np.ones(n % 2)])[rng.permutation(n // 2 * 2 + n % 2)]
+    half = rng.standard_normal((n - 1) // 2) * 1000
+    return rng.permutation(np.concatenate([half, -half, np.ones(n - 2 * len(half))]))
 
 
 def observe(state: _State, n: int) -> Iterator[Observation]:
@@ -80,16 +80,44 @@ def observe(state: _State, n: int) -> Iterator[Observation]:
 
 
 def code(settings: dict) -> str:
-    lines = {
-        "serial": "total = zero\nfor value in numbers:\n    total = total + value",
-        "pairwise": "def pairwise(x):\n    if len(x) == 1: return x[0]\n    half = len(x) // 2\n    return pairwise(x[:half]) + pairwise(x[half:])",
-        "block tree": "# each block of 256 halves itself until one value is left; the blocks' sums are added in order",
-        "kahan": "for value in numbers:\n    y = value - lost\n    t = total + y\n    lost = (t - total) - y\n    total = t",
-        "neumaier": "for value in numbers:\n    t = total + value\n    lost += (total - t) + value if abs(total) >= abs(value) else (value - t) + total\n    total = t\ntotal += lost",
-        "exact": "total = math.fsum(numbers)  # exact, rounded once",
-        "fixed point": "total = sum(round(value * 2**scale) for value in numbers) / 2**scale  # integers: any order",
-    }
-    return f"# numbers: {settings['n']:,} values, {settings['dtype']}, {settings['order']}\n{lines[settings['algorithm']]}"
+    numbers = f"# numbers: {settings['n']:,} values, {settings['dtype']}, {settings['order']}"
+    return f"{numbers}\n{_LINES[settings['algorithm']]}"
+
+
+_LINES = {
+    "serial": """\
+total = zero
+for value in numbers:
+    total = total + value""",
+    "pairwise": """\
+def pairwise(x):
+    if len(x) == 1:
+        return x[0]
+    half = len(x) // 2
+    return pairwise(x[:half]) + pairwise(x[half:])""",
+    "block tree": """\
+# Each block of 256 values halves itself until one is left; then the blocks' sums are added in order.
+while len(block) > 1:
+    half = len(block) // 2
+    block = block[:half] + block[half:]""",
+    "kahan": """\
+for value in numbers:
+    y = value - lost
+    t = total + y
+    lost = (t - total) - y
+    total = t""",
+    "neumaier": """\
+for value in numbers:
+    t = total + value
+    lost += (total - t) + value if abs(total) >= abs(value) else (value - t) + total
+    total = t
+total = total + lost""",
+    "exact": """\
+total = math.fsum(numbers)  # exact, rounded once""",
+    "fixed point": """\
+integers = [round(value * 2**40) for value in numbers]
+total = sum(integers) / 2**40  # integers can be added in any order""",
+}
 
 
 SUM_ORDER = Experiment(

@@ -1,0 +1,294 @@
+"""The panel: an experiment's knobs, Run and Cancel, and one wall of tiles for each run, the latest last."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from samebits import experiments, runner
+from samebits.experiment import BadSetting, Experiment, Observation, Runs, Source
+from samebits.lab.theme import CSS
+from samebits.lab.tiles import wall
+
+_STATIC = Path(__file__).parent / "static"
+REFRESH = 0.15  # seconds between two updates of the wall while a run goes on
+BUDGET = 60.0
+ROWS = 6  # earlier runs that stay above the latest one
+
+
+class Panel(anywidget.AnyWidget):
+    """One experiment as a panel. A click runs it in the background; `run()` runs it in the calling cell.
+
+    runs    every finished Runs, oldest first
+    """
+
+    _esm = _STATIC / "panel.js"
+    _css = CSS + (_STATIC / "panel.css").read_text(encoding="utf-8")
+
+    spec = traitlets.Dict().tag(sync=True)
+    values = traitlets.Dict().tag(sync=True)
+    repeats = traitlets.Int().tag(sync=True)
+    until_different = traitlets.Bool(False).tag(sync=True)
+    code = traitlets.Unicode().tag(sync=True)
+    busy = traitlets.Bool(False).tag(sync=True)
+    done = traitlets.Int(0).tag(sync=True)
+    status = traitlets.Unicode("").tag(sync=True)
+    failed = traitlets.Bool(False).tag(sync=True)
+    detail = traitlets.Unicode("").tag(sync=True)
+    rows = traitlets.List(traitlets.Dict()).tag(sync=True)
+    growing = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+
+    def __init__(self, experiment: str | Experiment, **settings: Any):
+        self.experiment = experiments.find(experiment) if isinstance(experiment, str) else experiment
+        self._reference = experiment if isinstance(experiment, str) else experiment.name
+        self.runs: list[Runs] = []
+        self._cancel = threading.Event()
+        self._thread: threading.Thread | None = None
+        values = self.experiment.settings(**settings)
+        super().__init__(
+            spec=_spec(self.experiment),
+            values=values,
+            repeats=self.experiment.repeats,
+            code=self.experiment.code(values),
+        )
+        self.on_msg(self._receive)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        runner.warm(self.experiment, self.values)  # while the learner reads the question, a worker gets ready
+        return super()._repr_mimebundle_(**options)
+
+    def set(self, **settings: Any) -> None:
+        """Turn knobs from Python. Raises BadSetting."""
+        self._apply(self.values | settings)
+
+    def run(self, **settings: Any) -> Runs | None:
+        """Run now, in this cell, with these knobs turned; None if it failed or was interrupted, which it says."""
+        if self.busy:
+            print("This panel is running already. Cancel that run, or wait until it has ended.")
+            return None
+        try:
+            self.set(**settings)
+        except BadSetting as error:
+            print(error)
+            return None
+        self._begin()
+        try:
+            runs = self._measure()
+        except KeyboardInterrupt:
+            runs = None
+            self._end("Stopped by interrupting the kernel. Nothing of this run was kept.", failed=True)
+        if runs is None:
+            print(self.status)
+        return runs
+
+    def result(self) -> Runs | None:
+        """The last run of this panel; if there is none yet, it runs once now."""
+        if self.busy and self._thread:
+            self._thread.join()
+        return self.runs[-1] if self.runs else self.run()
+
+    def press_run(self) -> None:
+        """What the Run button does: measure in the background, so that the kernel stays free."""
+        if not self.busy:
+            self._begin()
+            self._thread = threading.Thread(target=self._measure, daemon=True)
+            self._thread.start()
+
+    def press_cancel(self) -> None:
+        """What the Cancel button does."""
+        if self.busy:
+            self.status = "Cancelling …"
+            self._cancel.set()
+
+    def _receive(self, _widget: Any, message: dict, _buffers: Any) -> None:
+        if message.get("do") == "cancel":
+            self.press_cancel()
+            return
+        try:
+            self._apply(self.values | message.get("values", {}))
+            if "repeats" in message:
+                self.repeats = _count(message["repeats"])
+            self.until_different = bool(message.get("until_different", self.until_different))
+        except BadSetting as error:
+            self.failed, self.status = True, str(error)
+            self.send({"do": "show"})  # the controls go back to the settings that hold
+            return
+        if message.get("do") == "run":
+            self.press_run()
+
+    def _apply(self, values: dict) -> None:
+        values = self.experiment.settings(**values)
+        self.values, self.code = values, self.experiment.code(values)
+        if not self.busy:
+            self.failed, self.status, self.detail = False, "", ""
+
+    def _begin(self) -> None:
+        self._cancel = threading.Event()
+        self.busy, self.failed, self.done, self.status, self.detail = True, False, 0, "Running …", ""
+
+    def _measure(self) -> Runs | None:
+        growth = _Growth(self, dict(self.values), self.experiment.processes > 1)
+        try:
+            runs = runner.run(
+                self._reference,
+                self.values,
+                repeats=self.repeats,
+                budget=BUDGET,
+                until_different=self.until_different,
+                on_start=growth.start,
+                on_observation=growth.add,
+                on_wait=lambda sentence: setattr(self, "status", sentence),
+                cancel=self._cancel,
+            )
+        except (BadSetting, runner.RunFailed) as error:
+            self._end(str(error), failed=True, detail=getattr(error, "detail", ""))
+            return None
+        except Exception as error:
+            # A defect of ours must still end in a sentence, with what it takes to mend it.
+            self._end(
+                f"Same Bits failed ({type(error).__name__}). Please report it.", True, traceback.format_exc()
+            )
+            return None
+        before = self.runs[-1] if self.runs else None
+        self.runs.append(runs)
+        note = " · ".join(filter(None, [_seen(runs), _compared(runs, before, self.experiment)]))
+        row = wall(runs) | {"title": self._title(runs, before), "note": note}
+        self.rows = [*self.rows, row][-ROWS:]
+        self._end(_ended(runs, self.repeats))
+        return runs
+
+    def _end(self, status: str, failed: bool = False, detail: str = "") -> None:
+        self.growing = None
+        self.busy, self.failed, self.status, self.detail = False, failed, status, detail
+
+    def _title(self, runs: Runs, before: Runs | None) -> str:
+        """The settings in words: all of them for the first row, then what changed."""
+        changed = [
+            k for k in self.experiment.knobs if before is None or runs.asked[k.name] != before.asked[k.name]
+        ]
+        return (
+            " · ".join(f"{k.label}: {_word(runs.asked[k.name])}" for k in changed)
+            or "The same settings again"
+        )
+
+
+def panel(experiment: str | Experiment, **settings: Any) -> Panel:
+    """The panel of an experiment, with these knobs turned already.
+
+    Raises BadSetting, in one sentence, for an experiment, knob or value that does not exist.
+    """
+    return Panel(experiment, **settings)
+
+
+class _Growth:
+    """The wall of a run that is still going on, sent to the browser a few times a second."""
+
+    def __init__(self, panel: Panel, asked: dict, per_process: bool):
+        self._panel, self._asked, self._per_process = panel, asked, per_process
+        self._observations: list[Observation] = []
+        self._seen: dict = {}
+        self._source: Source | None = None
+        self._sent = 0.0
+
+    def start(self, seen: Any, source: Source) -> None:
+        self._seen, self._source = dict(seen), source
+        self._panel.status = "Running …"
+
+    def add(self, observation: Observation) -> None:
+        self._observations.append(observation)
+        if time.monotonic() - self._sent < REFRESH:
+            return
+        self._sent = time.monotonic()
+        runs = Runs(
+            self._panel.experiment.name,
+            self._asked,
+            self._seen,
+            self._source,
+            tuple(self._observations),
+            self._per_process,
+        )
+        self._panel.done = len(self._observations)
+        self._panel.growing = wall(runs)
+
+
+def _spec(experiment: Experiment) -> dict:
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "question": experiment.question,
+        "knobs": [
+            {
+                "name": knob.name,
+                "label": knob.label,
+                "help": knob.help,
+                "kind": knob.kind,
+                "choices": list(knob.choices),
+                "low": knob.low,
+                "high": knob.high,
+                "fresh": knob.scope == "process",
+            }
+            for knob in experiment.knobs
+        ],
+    }
+
+
+def _count(value: Any) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if not 1 <= count <= 1000:
+        raise BadSetting(f"The number of runs goes from 1 to 1000 and cannot be {value!r}.")
+    return count
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _ended(runs: Runs, repeats: int) -> str:
+    count = len(runs.observations)
+    if runs.ended == "cancelled":
+        return f"Cancelled after {count} of {repeats} runs; they are kept."
+    if runs.ended == "budget":
+        return f"Ended after {BUDGET:g} seconds, with {count} runs."
+    return ""
+
+
+def _seen(runs: Runs) -> str:
+    """The settings as the worker saw them take effect."""
+    return (
+        "seen: " + ", ".join(f"{name} {_word(value)}" for name, value in runs.seen.items())
+        if runs.seen
+        else ""
+    )
+
+
+def _compared(runs: Runs, before: Runs | None, experiment: Experiment) -> str:
+    """How long it took, and how that compares with the row above when both were measured and one knob changed."""
+    if runs.source.kind != "LIVE" or len(runs.seconds) < 2:
+        return ""
+    median = statistics.median(runs.seconds)
+    note = f"median {_duration(median)} a run"
+    if before is not None and before.source.kind == "LIVE" and len(before.seconds) >= 5:
+        changed = [k.name for k in experiment.knobs if runs.asked[k.name] != before.asked[k.name]]
+        earlier = statistics.median(before.seconds)
+        if len(changed) == 1 and earlier > 0:
+            note += f", {median / earlier:.2g} times the row above"
+    return note
+
+
+def _duration(seconds: float) -> str:
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

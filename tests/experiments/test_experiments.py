@@ -1,0 +1,121 @@
+"""The course's experiments: every knob goes there and back, nothing leaks, and a fix fixes what raced."""
+
+from __future__ import annotations
+
+import pytest
+
+from samebits import experiments, runner
+from samebits.experiment import Knob
+
+# Settings under which an experiment gives one answer, so that "A's fingerprints back" can be asked for.
+REPEATABLE = {
+    "sum-order": {"order": "as given", "n": 2_000},
+    "scatter": {"n": 10_000, "slots": 4},
+    "atomic-sum": {"kernel": "two passes", "n": 96},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def end_workers():
+    yield
+    runner.close()
+
+
+def other(knob: Knob):
+    """A value of the knob that differs from its default and that any machine can run."""
+    if knob.kind == "toggle":
+        return not knob.default
+    if knob.kind == "choice":
+        return next(choice for choice in knob.choices if choice not in (knob.default, "cuda"))
+    return knob.low + 1 if knob.low + 1 != knob.default else knob.low
+
+
+def test_every_experiment_has_repeatable_settings_here():
+    assert set(REPEATABLE) == set(experiments.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "knob"),
+    [(name, knob.name) for name in experiments.names() for knob in experiments.find(name).knobs],
+)
+def test_a_knob_goes_there_and_back(name, knob):
+    """A → B → A gives A's fingerprints back: nothing that B set is left."""
+    a = experiments.find(name).settings(**REPEATABLE[name])
+    b = a | {knob: other(experiments.find(name).knob(knob))}
+    if b == a:
+        b[knob] = experiments.find(name).knob(knob).default
+    first = runner.run(name, a, repeats=2)
+    between = runner.run(name, b, repeats=2)
+    again = runner.run(name, a, repeats=2)
+    assert set(again.fingerprints) == set(first.fingerprints)
+    assert dict(again.seen) == dict(first.seen)
+    assert between.asked[knob] != first.asked[knob]
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_settings_seen_and_source_are_filled_in(name):
+    runs = runner.run(name, REPEATABLE[name], repeats=2)
+    assert runs.seen
+    assert runs.source.device
+    assert runs.source.libraries
+    assert len(set(o.input for o in runs.observations)) == 1
+    assert all(o.seconds > 0 for o in runs.observations)
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_the_code_that_is_shown_names_what_was_set(name):
+    experiment = experiments.find(name)
+    code = experiment.code(experiment.settings())
+    assert 1 <= len(code.splitlines()) <= 25
+
+
+def racing(op: str):
+    return {"op": op, "n": 200_000, "slots": 100}
+
+
+@pytest.mark.parametrize("op", ["index_put_", "put_", "getitem_backward"])
+def test_the_flag_ends_the_race(op, not_exercised):
+    control = runner.run("scatter", racing(op), repeats=20, budget=10, until_different=True)
+    fixed = runner.run("scatter", racing(op) | {"deterministic": True}, repeats=40)
+    if control.distinct == 1:
+        not_exercised(f"{op} did not vary in {len(control.observations)} runs, so its fix proved nothing")
+    assert fixed.verdict.kind == "same"
+    assert fixed.seen["deterministic"] is True
+
+
+def test_one_thread_ends_the_race(not_exercised):
+    control = runner.run("scatter", racing("index_put_"), repeats=20, budget=10, until_different=True)
+    fixed = runner.run("scatter", racing("index_put_") | {"threads": 1}, repeats=40)
+    if control.distinct == 1:
+        not_exercised(f"index_put_ did not vary in {len(control.observations)} runs with two threads")
+    assert fixed.verdict.kind == "same"
+    assert fixed.seen["threads"] == 1
+
+
+def test_the_flag_does_not_leak_into_the_next_run():
+    assert runner.run("scatter", {"deterministic": True}, repeats=2).seen["deterministic"] is True
+    assert runner.run("scatter", {"deterministic": False}, repeats=2).seen["deterministic"] is False
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [("exact", "same"), ("fixed point", "same"), ("serial", "different"), ("pairwise", "different")],
+)
+def test_sums_that_do_and_do_not_care_about_order(algorithm, kind):
+    """Not a race: the shuffles differ for certain, and so do 40 serial float32 sums of 20,000 numbers."""
+    runs = runner.run("sum-order", {"algorithm": algorithm, "n": 20_000}, repeats=40)
+    assert runs.verdict.kind == kind
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["index_put_", "put_", "getitem_backward", "index_add_", "scatter_add_"])
+def test_the_flag_ends_the_race_on_a_gpu(op, not_exercised):
+    setting = racing(op) | {"device": "cuda"}
+    control = runner.run("scatter", setting, repeats=20, budget=10, until_different=True)
+    if control.distinct == 1:
+        not_exercised(f"{op} did not vary on this GPU in {len(control.observations)} runs")
+    if op == "put_":
+        with pytest.raises(runner.RunFailed, match="does not have a deterministic implementation"):
+            runner.run("scatter", setting | {"deterministic": True}, repeats=2)
+    else:
+        assert runner.run("scatter", setting | {"deterministic": True}, repeats=40).verdict.kind == "same"

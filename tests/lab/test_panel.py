@@ -1,0 +1,143 @@
+"""The panel driven from Python, as a kernel sees it; the browser's side is in tests/browser."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from samebits import runner
+from samebits.experiment import BadSetting
+from samebits.lab.panel import Panel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runner"))
+
+
+@pytest.fixture(autouse=True)
+def workers_find_faulty(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "runner"))
+    yield
+    runner.close()
+
+
+def wait_until(condition, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_click_runs_in_the_background_and_adds_a_row():
+    panel = Panel("faulty:FAULTY", habit="slow")
+    start = time.monotonic()
+    panel._receive(panel, {"do": "run"}, [])
+    assert time.monotonic() - start < 0.5  # the kernel is free again
+    assert panel.busy
+    wait_until(lambda: not panel.busy)
+    assert [row["kind"] for row in panel.rows] == ["LIVE"]
+    assert len(panel.runs[0].observations) == 20
+    assert panel.growing is None
+
+
+def test_the_wall_grows_while_a_run_goes_on():
+    panel = Panel("faulty:FAULTY", habit="slow")
+    seen = []
+    panel.observe(lambda change: seen.append(change["new"]), "growing")
+    panel.run()
+    assert any(growing and len(growing["tiles"]) > 1 for growing in seen)
+
+
+def test_cancel_ends_a_clicked_run_within_a_second():
+    panel = Panel("faulty:FAULTY", habit="slow")
+    panel.repeats = 1000
+    panel._receive(panel, {"do": "run"}, [])
+    wait_until(lambda: panel.done > 0)
+    panel._receive(panel, {"do": "cancel"}, [])
+    start = time.monotonic()
+    wait_until(lambda: not panel.busy)
+    assert time.monotonic() - start < 1
+    assert "Cancelled after" in panel.status
+    assert panel.run(habit="none").distinct == 1
+
+
+@pytest.mark.parametrize("habit", ["crashes", "is killed", "speaks rubbish", "raises", "runs out of memory"])
+def test_a_fault_is_a_sentence_on_the_panel_and_earlier_rows_stay(habit, capsys):
+    panel = Panel("faulty:FAULTY")
+    panel.run()
+    assert panel.run(habit=habit) is None
+    assert panel.failed and panel.status and "\n" not in panel.status
+    assert panel.status in capsys.readouterr().out
+    assert len(panel.rows) == 1
+    panel.run(habit="none")
+    assert len(panel.rows) == 2 and not panel.failed
+
+
+def test_a_bad_value_is_a_sentence_and_changes_nothing(capsys):
+    panel = Panel("scatter")
+    before = dict(panel.values)
+    panel._receive(panel, {"do": "run", "values": {"n": "-3"}}, [])
+    assert "nearest is 1" in panel.status and panel.failed and not panel.busy
+    assert panel.values == before
+    assert panel.run(op="puut_") is None
+    assert "Did you mean put_" in capsys.readouterr().out
+    panel._receive(panel, {"do": "run", "repeats": "0"}, [])
+    assert "1 to 1000" in panel.status and not panel.busy
+    with pytest.raises(BadSetting):
+        Panel("scatter", nothing=1)
+
+
+def test_after_a_refused_value_the_browser_is_told_to_show_what_holds(monkeypatch):
+    panel = Panel("scatter")
+    sent = []
+    monkeypatch.setattr(panel, "send", sent.append)
+    panel._receive(panel, {"do": "set", "values": {"n": "-3"}}, [])
+    assert sent == [{"do": "show"}]
+
+
+def test_interrupting_the_kernel_stops_a_run_in_a_cell(monkeypatch, capsys):
+    panel = Panel("faulty:FAULTY", habit="hangs")
+    main = threading.main_thread().ident
+    import ctypes
+
+    def interrupt():
+        wait_until(lambda: panel.done >= 1)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(KeyboardInterrupt))
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert panel.run() is None
+    assert "interrupting the kernel" in capsys.readouterr().out
+    assert panel.run(habit="none").distinct == 1
+
+
+def test_a_second_run_while_one_goes_on_is_refused_in_one_sentence(capsys):
+    panel = Panel("faulty:FAULTY", habit="slow")
+    panel.press_run()
+    assert panel.run() is None
+    assert "running already" in capsys.readouterr().out
+    assert panel.result() is panel.runs[-1]
+
+
+def test_result_runs_once_if_nothing_has_run():
+    panel = Panel("faulty:FAULTY")
+    first = panel.result()
+    assert panel.result() is first
+
+
+def test_rows_say_what_changed_and_how_the_time_compares():
+    panel = Panel("sum-order", n=20_000)
+    panel.run()
+    panel.run(algorithm="exact")
+    assert "Algorithm: serial" in panel.rows[0]["title"]
+    assert panel.rows[1]["title"] == "Algorithm: exact"
+    assert "times the row above" in panel.rows[1]["note"]
+    panel.run()
+    assert panel.rows[2]["title"] == "The same settings again"
+
+
+def test_the_setting_that_was_seen_is_on_the_row():
+    panel = Panel("scatter", deterministic=True)
+    panel.run()
+    assert "deterministic on" in panel.rows[0]["note"]
