@@ -346,10 +346,11 @@ def repeat(
     from samebits import machine
 
     observations = []
+    output = None
     for _ in range(times):
         start = time.perf_counter()
         output = function()
         seconds = time.perf_counter() - start
         observations.append(Observation(fingerprint(output), "the same call", seconds))
-    source = Source("LIVE", machine.device_words(), libraries or machine.loaded_libraries(), now())
+    source = Source("LIVE", machine.device_words(output=output), libraries or machine.loaded_libraries(), now())
     return Runs(name or getattr(function, "__name__", "function"), {}, {}, source, tuple(observations))

@@ -205,7 +205,7 @@ def _at(
             environment[name] = value
     source = str(Path(samebits.__file__).parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
-    environment["PYTHONSAFEPATH"] = "1"  # a learner's random.py in the current folder must not be imported
+    environment["PYTHONSAFEPATH"] = "1"  # a learner's json.py in the current folder must not be imported
     environment["PYTHONUNBUFFERED"] = "1"
     return Place(_interpreter(framework), tuple(sorted(environment.items())), framework, process_settings)
 

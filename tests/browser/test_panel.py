@@ -20,6 +20,7 @@ def lab(tmp_path_factory):
     cells = [
         "from samebits import lab\npanel = lab.panel('scatter', n=2_000)\npanel",
         "print(panel.values['deterministic'], len(panel.runs))",
+        "import time\nif panel.runs: time.sleep(6)",
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}}
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=kernel)
@@ -90,6 +91,16 @@ def test_cancel_a_long_run_while_the_kernel_stays_free(notebook):
     panel.get_by_role("button", name="Cancel").click()
     expect(panel.get_by_role("status")).to_contain_text("Cancelled after", timeout=3_000)
     expect(panel.locator(".sb-row")).to_have_count(1)
+
+
+def test_a_click_while_a_cell_runs_is_not_silent(notebook):
+    panel = notebook.output(0)
+    panel.get_by_role("button", name="Run 20").click()
+    expect(panel.locator(".sb-row")).to_have_count(1, timeout=RUN_MS)
+    notebook.start(2)
+    panel.get_by_role("button", name="Run 20").click()
+    expect(panel.get_by_role("status")).to_contain_text("when the running cell ends")
+    expect(panel.locator(".sb-row")).to_have_count(2, timeout=RUN_MS)
 
 
 def test_a_value_that_cannot_be_is_one_sentence_and_the_control_goes_back(notebook):

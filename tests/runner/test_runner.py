@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -164,9 +165,10 @@ def test_call_returns_json_and_ends_what_never_ends():
         runner.call("faulty:missing", {})
 
 
-def test_a_learners_random_py_is_not_imported(tmp_path, monkeypatch):
-    (tmp_path / "random.py").write_text("raise SystemExit('shadowed')")
+def test_a_json_py_where_the_kernel_or_the_worker_stands_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert len(runner.run(FAULTY, repeats=2).observations) == 2
 
 

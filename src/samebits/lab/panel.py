@@ -64,6 +64,9 @@ class Panel(anywidget.AnyWidget):
         runner.warm(self.experiment, self.values)  # while the learner reads the question, a worker gets ready
         return super()._repr_mimebundle_(**options)
 
+    def __repr__(self) -> str:
+        return f"The panel of {self.experiment.name}: {self.experiment.question}"
+
     def set(self, **settings: Any) -> None:
         """Turn knobs from Python. Raises BadSetting."""
         self._apply(self.values | settings)

@@ -2,6 +2,7 @@
 // what the learner does. Native controls throughout, so keyboard and screen readers work by themselves.
 
 let panels = 0;
+const PATIENCE_MS = 1500;
 
 function element(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -105,7 +106,16 @@ function render({ model, el }) {
 
   const run = control("button", { type: "button", class: "sb-button sb-primary", text: "Run" });
   const cancel = control("button", { type: "button", class: "sb-button", text: "Cancel" });
-  run.addEventListener("click", () => send({ do: "run" }));
+  let waiting;
+  run.addEventListener("click", () => {
+    send({ do: "run" });
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      status.textContent = "No reply from the kernel yet. It answers when the running cell ends.";
+    }, PATIENCE_MS);
+  });
+  const heard = () => clearTimeout(waiting);
+  model.on("change", heard);
   cancel.addEventListener("click", () => model.send({ do: "cancel" }));
 
   const progress = element("progress", { max: 1, value: 0, "aria-label": "Runs done" });
@@ -118,26 +128,26 @@ function render({ model, el }) {
 
   const heading = element("p", { class: "sb-title", id: `${id}-title`, text: spec.title });
   const card = element(
-      "section",
-      { class: "sb-card sb-panel", "aria-labelledby": `${id}-title` },
-      element("header", {}, heading, element("p", { class: "sb-question", text: spec.question })),
-      element("div", { class: "sb-knobs", role: "group", "aria-label": "Settings" }, ...knobs.map((knob) => knob.node)),
-      element(
-        "div",
-        { class: "sb-bar" },
-        run,
-        cancel,
-        element("label", { for: repeats.id, text: "Runs" }),
-        repeats,
-        element("label", { for: until.id, class: "sb-until" }, until, " go on until two differ"),
-        progress,
-        count,
-      ),
-      status,
-      detail,
-      rows,
-      growing,
-      code,
+    "section",
+    { class: "sb-card sb-panel", "aria-labelledby": `${id}-title` },
+    element("header", {}, heading, element("p", { class: "sb-question", text: spec.question })),
+    element("div", { class: "sb-knobs", role: "group", "aria-label": "Settings" }, ...knobs.map((knob) => knob.node)),
+    element(
+      "div",
+      { class: "sb-bar" },
+      run,
+      cancel,
+      element("label", { for: repeats.id, text: "Runs" }),
+      repeats,
+      element("label", { for: until.id, class: "sb-until" }, until, " go on until two differ"),
+      progress,
+      count,
+    ),
+    status,
+    detail,
+    rows,
+    growing,
+    code,
   );
   el.replaceChildren(card);
 
@@ -150,6 +160,7 @@ function render({ model, el }) {
   on(["repeats"], showRepeats);
   on(["until_different"], () => (until.checked = model.get("until_different")));
   model.on("msg:custom", (message) => {
+    heard();
     if (message.do !== "show") return;
     knobs.forEach((knob) => knob.show(true));
     showRepeats();
@@ -170,12 +181,14 @@ function render({ model, el }) {
   on(["status", "failed"], () => {
     status.textContent = model.get("status");
     status.classList.toggle("sb-failed", model.get("failed"));
-    status.hidden = false;
   });
   whenKernelGoes(model, () => {
     card.classList.add("sb-gone");
     status.textContent = "The kernel was restarted. Run the cell above this panel again to use it.";
-    for (const node of card.querySelectorAll(".sb-knobs :is(input, select), .sb-bar :is(input, button)")) node.disabled = true;
+    heard();
+    for (const node of card.querySelectorAll(".sb-knobs :is(input, select), .sb-bar :is(input, button)")) {
+      node.disabled = true;
+    }
   });
   on(["detail"], () => {
     detail.hidden = !model.get("detail");

@@ -1,0 +1,184 @@
+"""Checks of exercises: a few sentences, points, and never a traceback of ours.
+
+    EXERCISES = (Exercise("02-block-tree", "The block tree", points=3, judge=judge_block_tree),)
+
+stands in samebits.lab.exercises.chapter02, and a lab's cell ends in `lab.check("02-block-tree", kernel)`.
+The value of that cell is the points, which nbgrader takes as the grade; it takes all points away from a
+cell that writes to stderr, so what learner code writes there goes to stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import importlib
+import inspect
+import reprlib
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from samebits.experiment import nearest
+from samebits.lab.errors import LabError
+from samebits.lab.progress import store
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise and who judges it.
+
+    judge  called with what the learner gave to check; returns (points, sentence) pairs whose points add up
+           to at most `points`. It calls the learner's functions through `call`.
+    """
+
+    id: str
+    title: str
+    points: int
+    judge: Callable[..., Iterable[tuple[float, str]]]
+
+
+class NotAttempted(Exception):
+    """The answer is still the stub."""
+
+
+class AnswerFailed(Exception):
+    """The learner's function raised; the message is the sentence to print."""
+
+
+def check(exercise: str, answer: Any, *more: Any) -> float:
+    """Judge the answer to an exercise: print what is right and wrong, keep the best points, return the points.
+
+    An answer that still holds `...` is not attempted and gives 0. Raises LabError for an unknown exercise.
+    """
+    found = find(exercise)
+    try:
+        if any(untouched(part) for part in (answer, *more)):
+            raise NotAttempted
+        points = _judge(found, answer, *more)
+    except NotAttempted:
+        print("Not attempted yet.")
+        return 0
+    kept = store()
+    kept.earn(found.id, points, found.points)
+    best = kept.best(found.id)
+    better = f" Your best so far: {best:g}." if best > points else ""
+    print(f"{points:g} of {found.points} points.{better}")
+    kept.tell()
+    return points
+
+
+def call(function: Callable, *arguments: Any) -> Any:
+    """Call a learner's function for a judge, which sees neither its exceptions nor its `...`.
+
+    Raises NotAttempted if it returns `...`, and AnswerFailed with one sentence (exception, input, line)
+    if it raises.
+    """
+    # Worded before the call, which may change its arguments.
+    shown = ", ".join(_short(argument) for argument in arguments)
+    try:
+        result = function(*arguments)
+    except (NotAttempted, AnswerFailed):
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", "your function")
+        raise AnswerFailed(f"{name}({shown}) raised {_told(error, _line_of(error, function))}") from error
+    if untouched(result):
+        raise NotAttempted
+    return result
+
+
+def find(name: str) -> Exercise:
+    """The exercise with this id. Raises LabError with the nearest id."""
+    known = {exercise.id: exercise for exercise in exercises(name[:2])}
+    if name not in known:
+        hint = nearest(name, list(known)) if known else "The course has none of that chapter."
+        raise LabError(f"There is no exercise {name!r}. {hint}")
+    return known[name]
+
+
+def exercises(number: str) -> tuple[Exercise, ...]:
+    """The exercises of chapter `number`, in their order; none where the chapter has none."""
+    module = f"samebits.lab.exercises.chapter{number}"
+    try:
+        return importlib.import_module(module).EXERCISES
+    except ModuleNotFoundError as error:
+        if error.name and module.startswith(error.name):
+            return ()
+        raise
+
+
+def untouched(answer: Any) -> bool:
+    """Whether `...` is still in the answer: as its value, inside a container, or as a function's whole body."""
+    if answer is ...:
+        return True
+    if isinstance(answer, Mapping):
+        return any(untouched(value) for value in answer.values())
+    if isinstance(answer, list | tuple | set):
+        return any(untouched(value) for value in answer)
+    return isinstance(answer, types.FunctionType) and _only_dots(answer)
+
+
+def _only_dots(function: types.FunctionType) -> bool:
+    """A body of nothing but `...`, `pass` or `return ...` compiles to one constant and its return.
+
+    Asked of the byte code, because the source of a cell is not always at hand.
+    """
+    bare = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
+    constants = {"LOAD_CONST", "RETURN_CONST"}
+    instructions = list(dis.get_instructions(inspect.unwrap(function)))
+    return all(step.opname in bare for step in instructions) and all(
+        step.argval in (None, ...) for step in instructions if step.opname in constants
+    )
+
+
+def _judge(exercise: Exercise, *answer: Any) -> float:
+    """Run the judge, print its sentences and add up its points; a failure is one sentence and 0 points."""
+    with _stderr_to_stdout():
+        try:
+            verdicts = list(exercise.judge(*answer))
+        except NotAttempted:
+            raise
+        except AnswerFailed as failure:
+            verdicts = [(0, str(failure))]
+        except Exception as error:
+            line = _line_of(error, *answer)
+            opening = "Your code raised" if line else "This check could not make sense of your answer:"
+            verdicts = [(0, f"{opening} {_told(error, line)}")]
+    for _, sentence in verdicts:
+        print(sentence)
+    points = sum(points for points, _ in verdicts)
+    return int(points) if points == int(points) else float(points)
+
+
+@contextlib.contextmanager
+def _stderr_to_stdout():
+    with contextlib.redirect_stderr(sys.stdout), warnings.catch_warnings():
+        # The warning alone, once, without a path of this machine.
+        warnings.showwarning = lambda message, *_: print(f"Your code warns: {message}.")
+        yield
+
+
+def _told(error: Exception, line: str) -> str:
+    """The exception, where it happened and its message, as the end of a sentence."""
+    message = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}{line}" + (f": {message}." if message else ".")
+
+
+def _line_of(error: Exception, *answer: Any) -> str:
+    """Where in the learner's code it was raised, as " in line 3 of its cell"; empty if not in theirs."""
+    files = {part.__code__.co_filename for part in answer if isinstance(part, types.FunctionType)}
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f" in line {lines[-1]} of its cell" if lines else ""
+
+
+def _short(value: Any) -> str:
+    """An argument in a few words; an array by its first elements and how many it has."""
+    if hasattr(value, "dtype") and getattr(value, "shape", ()):
+        shape = "×".join(str(n) for n in value.shape)
+        first = ", ".join(str(element) for element in value.reshape(-1)[:4].tolist())
+        return f"array of {shape} {value.dtype} [{first}{', …' if value.size > 4 else ''}]"
+    return reprlib.repr(value)

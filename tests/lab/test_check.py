@@ -1,0 +1,204 @@
+"""The frame of every check: points, sentences, and nothing of ours that could alarm a learner."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+from samebits import lab
+from samebits.lab.check import AnswerFailed, Exercise, call, exercises, untouched
+from samebits.lab.errors import LabError
+from samebits.lab.progress import store
+
+
+def cell(source: str, name: str):
+    """A function as a notebook's cell defines it: in a file of its own, which tracebacks name."""
+    namespace: dict = {"np": np, "warnings": warnings}
+    exec(compile(textwrap.dedent(source), f"<cell {name}>", "exec"), namespace)
+    return namespace[name]
+
+
+def judge_mean(mean):
+    if call(mean, np.array([1.0, 2.0, 6.0])) != 3:
+        return [(0, "The mean of 1, 2 and 6 is 3.")]
+    return [
+        (1, "Three numbers: right."),
+        (0.5 if call(mean, np.zeros(0)) is None else 0, "No numbers: looked at."),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def chapter98(monkeypatch):
+    """A chapter with one exercise, registered as chapter authors do it."""
+    module = types.ModuleType("samebits.lab.exercises.chapter98")
+    module.EXERCISES = (Exercise("98-mean", "A mean", points=2, judge=judge_mean),)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+GOOD = """
+    def mean(x):
+        return x.mean() if len(x) else None
+"""
+
+
+def test_points_are_printed_returned_and_kept(capsys):
+    points = lab.check("98-mean", cell(GOOD, "mean"))
+    assert points == 1.5 and type(points) is float
+    assert capsys.readouterr().out == "Three numbers: right.\nNo numbers: looked at.\n1.5 of 2 points.\n"
+    assert store().best("98-mean") == 1.5
+
+
+def test_whole_points_are_an_int_and_an_earlier_best_stays(capsys):
+    lab.check("98-mean", cell(GOOD, "mean"))
+    points = lab.check("98-mean", lambda x: 0)
+    assert points == 0 and type(points) is int
+    assert capsys.readouterr().out.endswith("0 of 2 points. Your best so far: 1.5.\n")
+    assert store().best("98-mean") == 1.5
+
+
+STUBS = {
+    "value": ...,
+    "in a list": [1, (2, ...)],
+    "in a dict": {"a": {"b": ...}},
+    "body": cell("def f(x):\n    ...", "f"),
+    "body with a docstring": cell('def f(x):\n    """What it should do."""\n    # your code\n    ...', "f"),
+    "pass": cell("def f(x):\n    pass", "f"),
+    "returned": cell("def f(x):\n    return ...", "f"),
+    "assigned and returned": cell("def f(x):\n    total = ...\n    return total", "f"),
+    "returned in a tuple": cell("def f(x):\n    return x, ...", "f"),
+}
+
+
+@pytest.mark.parametrize("stub", STUBS.values(), ids=STUBS)
+def test_a_stub_is_not_attempted(stub, capsys):
+    assert lab.check("98-mean", stub) == 0
+    assert capsys.readouterr() == ("Not attempted yet.\n", "")
+    assert store().best("98-mean") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        0,
+        [],
+        None,
+        np.zeros(3),
+        cell("def f(x):\n    return sum(x)\n    ...", "f"),
+        cell("def f(x): return x[..., 0]", "f"),
+    ],
+)
+def test_an_answer_is_no_stub(answer):
+    assert not untouched(answer)
+
+
+def test_an_exception_of_the_learner_is_one_sentence(capsys):
+    mean = cell("def mean(x):\n    total = 0\n    return total / (len(x) - len(x))", "mean")
+    assert lab.check("98-mean", mean) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "mean(array of 3 float64 [1.0, 2.0, 6.0]) raised ZeroDivisionError in line 3 of its cell: division by zero.",
+        "0 of 2 points.",
+    ]
+    assert err == ""
+
+
+def test_an_exception_inside_a_library_names_the_learner_s_line(capsys):
+    mean = cell("def mean(x):\n    return np.zeros(3) + np.zeros(len(x) + 1)", "mean")
+    lab.check("98-mean", mean)
+    assert (
+        "raised ValueError in line 2 of its cell: operands could not be broadcast" in capsys.readouterr().out
+    )
+
+
+def test_an_answer_of_another_kind_is_one_sentence(capsys):
+    assert lab.check("98-mean", 3) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("3 raised TypeError") or "TypeError" in out.splitlines()[0]
+    assert "Traceback" not in out and err == ""
+
+
+def test_a_judge_that_stumbles_is_one_sentence(monkeypatch, capsys):
+    module = sys.modules["samebits.lab.exercises.chapter98"]
+    monkeypatch.setattr(module, "EXERCISES", (Exercise("98-mean", "A mean", 2, lambda answer: answer.shape),))
+    assert lab.check("98-mean", [1, 2]) == 0
+    assert capsys.readouterr().out.startswith(
+        "This check could not make sense of your answer: AttributeError:"
+    )
+
+
+def test_what_the_judge_calls_directly_is_told_as_well(monkeypatch, capsys):
+    module = sys.modules["samebits.lab.exercises.chapter98"]
+    monkeypatch.setattr(module, "EXERCISES", (Exercise("98-mean", "A mean", 2, lambda mean: mean([])),))
+    lab.check("98-mean", cell("def mean(x):\n    return x[0]", "mean"))
+    assert capsys.readouterr().out.startswith(
+        "Your code raised IndexError in line 2 of its cell: list index out"
+    )
+
+
+def test_nothing_reaches_stderr(capfd):
+    noisy = """
+        def mean(x):
+            import sys
+            print("looking", file=sys.stderr)
+            warnings.warn("this is slow")
+            return float(np.float32(1) / np.float32(0)) if len(x) else None
+    """
+    lab.check("98-mean", cell(noisy, "mean"))
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "looking" in out and "Your code warns: this is slow." in out and "divide by zero" in out
+
+
+def test_a_check_says_once_that_progress_cannot_be_kept(private, monkeypatch, capsys):
+    (private / "file").write_text("")
+    monkeypatch.setenv("SAMEBITS_DATA", str(private / "file" / "data"))
+    lab.check("98-mean", cell(GOOD, "mean"))
+    lab.check("98-mean", cell(GOOD, "mean"))
+    assert capsys.readouterr().out.count("kept until this kernel stops") == 1
+
+
+def test_an_interrupt_is_the_learner_s():
+    def endless(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lab.check("98-mean", endless)
+
+
+def test_the_answer_s_own_failure_keeps_its_sentence():
+    def outer(x):
+        return call(cell("def inner(x): return 1 / 0", "inner"), x)
+
+    with pytest.raises(AnswerFailed, match=r"^inner\(5\) raised ZeroDivisionError in line 1"):
+        call(outer, 5)
+
+
+def test_unknown_exercises_get_the_nearest_one():
+    with pytest.raises(LabError, match=r"no exercise '98-men'\. Did you mean 98-mean\?"):
+        lab.check("98-men", 1)
+    with pytest.raises(LabError, match="The course has none of that chapter"):
+        lab.check("77-x", 1)
+
+
+def test_a_fault_inside_a_chapter_s_module_is_not_taken_for_a_missing_chapter(monkeypatch):
+    def broken(_):
+        raise ModuleNotFoundError("No module named 'nump'", name="nump")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError):
+        exercises("98")
+
+
+def test_the_exercises_of_the_course_are_well_formed():
+    from samebits import course
+
+    found = [exercise for chapter in course.CHAPTERS for exercise in exercises(chapter.number)]
+    assert found, "the course has exercises"
+    assert len({exercise.id for exercise in found}) == len(found)
+    assert all(exercise.points > 0 and exercise.title for exercise in found)
