@@ -60,6 +60,16 @@ CHAPTERS = (
         after=("01",),
         needs="A GPU is used if there is one; otherwise the CPU's own atomics race, and kernels run in a simulator.",
     ),
+    Chapter(
+        "03",
+        "cudnn_algorithm_selection",
+        "cuDNN algorithm selection",
+        "Who picks the algorithm of a convolution, and how a race for speed picks the bits",
+        lesson=25,
+        lab=40,
+        after=("02",),
+        needs="A GPU is used if there is one; otherwise the CPU's own convolution algorithms compete.",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import functools
+import importlib.util
 import json
 import os
 import queue
@@ -30,7 +30,7 @@ from typing import Any
 import filelock
 
 import samebits
-from samebits import experiments
+from samebits import experiments, machine
 from samebits.experiment import Experiment, Observation, Runs, Source
 
 IDLE_SECONDS = 300  # after which an unused worker gives its memory back
@@ -214,27 +214,14 @@ def _interpreter(framework: str | None) -> str:
     """The Python for a framework: TensorFlow has its own, since its GPU libraries and PyTorch's clash."""
     if framework != "tensorflow":
         return sys.executable
-    chosen = os.environ.get("SAMEBITS_TF_PYTHON")
-    if chosen:
-        if shutil.which(chosen):
-            return chosen
-        raise RunFailed(f"SAMEBITS_TF_PYTHON names {chosen!r}, which cannot be run. Correct it, or unset it.")
-    home = Path(samebits.__file__).parents[2] / ".venv-tf"
-    for python in (home / "bin" / "python", home / "Scripts" / "python.exe"):
-        if python.exists():
-            return str(python)
-    if _has("tensorflow"):
-        return sys.executable
-    raise RunFailed(
-        "TensorFlow is not installed; ./course tensorflow makes an environment for it beside this one."
-    )
-
-
-@functools.cache
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
+    python = machine.tensorflow_python()
+    if python == sys.executable and importlib.util.find_spec("tensorflow") is None:
+        raise RunFailed(
+            "TensorFlow is not installed; ./course tensorflow makes an environment for it beside this one."
+        )
+    if shutil.which(python) is None:
+        raise RunFailed(f"SAMEBITS_TF_PYTHON names {python!r}, which cannot be run. Correct it, or unset it.")
+    return python
 
 
 class Worker:

@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,8 @@ from samebits.experiment import BadSetting
 from samebits.runner import RunFailed
 
 sys.path.insert(0, str(Path(__file__).parent))
+import faulty  # noqa: E402
+
 FAULTY = "faulty:FAULTY"
 
 

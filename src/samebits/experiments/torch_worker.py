@@ -20,9 +20,11 @@ DEVICE = Knob(
 THREADS = Knob(
     "threads",
     "CPU threads",
-    "Threads of PyTorch's CPU code. Two race even on one core; one never does.",
+    "Threads of PyTorch's CPU code. Two can race even on one core; one never does.",
     "number",
-    2,
+    # More threads than cores are interrupted in the middle of their work, so a race shows on a busy machine
+    # too: there, two threads on two cores gave few answers in twenty runs, and eight gave twenty.
+    8,
     low=1,
     high=64,
     scope="process",
@@ -31,21 +33,44 @@ THREADS = Knob(
 DETERMINISTIC = Knob(
     "deterministic",
     "Deterministic algorithms",
-    "torch.use_deterministic_algorithms(True): switches known ops to an order-free way, or raises.",
+    "torch.use_deterministic_algorithms(True): switches known ops to a way that repeats, or raises.",
     "toggle",
     False,
 )
 
 
-def set_flags(*, threads: int = 2, deterministic: bool = False) -> None:
-    """Set every flag of PyTorch that an experiment of the course touches, so that none is left from another."""
+def set_flags(
+    *,
+    threads: int = 2,
+    deterministic: bool = False,
+    mkldnn: bool = True,
+    cudnn_benchmark: bool = False,
+    cudnn_benchmark_limit: int = 10,
+    cudnn_deterministic: bool = False,
+    cudnn_tf32: bool = True,
+    blas_library: str = "default",
+    reduced_precision: bool | tuple[bool, bool] = True,
+) -> None:
+    """Set every flag of PyTorch that an experiment of the course touches, so that none is left from another.
+
+    What is not asked for gets PyTorch's own default, except that CPU code has two threads.
+    """
     import torch
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = False
+    torch.backends.mkldnn.enabled = mkldnn
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    torch.backends.cudnn.deterministic = cudnn_deterministic
+    torch.backends.cudnn.allow_tf32 = cudnn_tf32
+    if torch.backends.cudnn.is_available():  # a build without cuDNN has no limit to set
+        torch.backends.cudnn.benchmark_limit = cudnn_benchmark_limit
+    torch.backends.cuda.preferred_blas_library(blas_library)
+    # A pair also says whether cuBLASLt may split K.
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = reduced_precision
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced_precision
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def choose_device(setting: str):
@@ -65,13 +90,10 @@ def card(settings: dict) -> str | None:
 
 
 def device_words(device) -> str:
-    """Such as "NVIDIA H200, 132 SMs" or "Intel Xeon, 2 threads": what computed, for the source line."""
+    """Such as "NVIDIA H200, 132 SMs" or "Intel Xeon, 8 threads": what computed, for the source line."""
     import torch
 
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return f"{properties.name}, {properties.multi_processor_count} SMs"
-    return machine.device_words(threads=torch.get_num_threads())
+    return machine.device_words(output=torch.empty(0, device=device))
 
 
 def timed(function: Callable[[], Any], device) -> tuple[Any, float]:
