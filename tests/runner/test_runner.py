@@ -22,7 +22,7 @@ from samebits.experiment import BadSetting
 from samebits.runner import RunFailed
 
 sys.path.insert(0, str(Path(__file__).parent))
-import faulty  # noqa: E402
+import faulty
 
 FAULTY = "faulty:FAULTY"
 
@@ -173,6 +173,17 @@ def test_a_json_py_where_the_kernel_or_the_worker_stands_is_not_imported(tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert len(runner.run(FAULTY, repeats=2).observations) == 2
+
+
+def test_tensorflow_without_tensorflow_is_one_sentence(monkeypatch, tmp_path):
+    tensorflow = replace(faulty.FAULTY, framework="tensorflow")
+    monkeypatch.setenv("SAMEBITS_TF_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(RunFailed, match="SAMEBITS_TF_PYTHON"):
+        runner.run(tensorflow, repeats=1)
+    monkeypatch.setenv("SAMEBITS_TF_PYTHON", sys.executable)
+    with pytest.raises(RunFailed, match="./course tensorflow"):
+        runner.run(tensorflow, repeats=1)
+    runner.warm(tensorflow)  # a panel that is shown says nothing before it is run
 
 
 @pytest.mark.skipif(
