@@ -278,12 +278,16 @@ class Runs:
 
     @property
     def verdict(self) -> Verdict:
-        return variability.verdict(
+        verdict = variability.verdict(
             self.fingerprints,
             processes=self.processes,
             per_process=self.per_process,
             inputs=[observation.input for observation in self.observations],
         )
+        if self.source.kind != "MODEL" or verdict.kind != "same":
+            return verdict
+        reason = f"one answer in {verdict.runs} runs of a model; only hardware can show whether it varies"
+        return dataclasses.replace(verdict, kind="not enough evidence", bound=None, reason=reason)
 
     @property
     def seconds(self) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -101,6 +102,15 @@ def test_runs_survive_json():
     assert again.verdict == runs.verdict
     assert again.farthest == runs.farthest
     assert again.source == runs.source
+
+
+def test_a_model_that_never_varies_is_no_evidence_about_hardware():
+    model = Source("MODEL", why="a simulator in which threads take turns")
+    runs = dataclasses.replace(observed(*["a"] * 40), source=model)
+    assert observed(*["a"] * 40).verdict.kind == "same"
+    assert runs.verdict.kind == "not enough evidence"
+    assert "of a model" in runs.verdict.sentence
+    assert dataclasses.replace(observed("a", "b"), source=model).verdict.kind == "different"
 
 
 def test_the_farthest_two_runs_are_told_in_ulps():
