@@ -4,7 +4,7 @@ full points to a right one.
 The answers of a chapter stand in wrong_chapterNN.py beside this file:
 
     WRONG = {exercise id: [(label, source, phrase), …]}   rejected, with a sentence that holds the phrase
-    RIGHT = {exercise id: source}                         earns every point
+    RIGHT = {exercise id: source or [source, …]}          each earns every point
 
 A source defines `answer`, or `answers`, a tuple, where the check takes several. The untouched stub is
 added to each list.
@@ -48,6 +48,11 @@ WRONG = {name: listed for answers in ANSWERS.values() for name, listed in answer
 RIGHT = {name: source for answers in ANSWERS.values() for name, source in answers.RIGHT.items()}
 
 REJECTED = [(name, *wrong) for name in REGISTERED for wrong in [STUB, *WRONG.get(name, [])]]
+ACCEPTED = [
+    (name, source)
+    for name, given in RIGHT.items()
+    for source in ([given] if isinstance(given, str) else given)
+]
 
 _number = itertools.count()
 
@@ -73,15 +78,15 @@ def test_a_wrong_answer_is_rejected_with_the_sentence_that_helps(name, label, so
     assert phrase in said
 
 
-@pytest.mark.parametrize("name", REGISTERED)
-def test_a_right_answer_earns_every_point(name, capsys):
-    assert name in RIGHT, f"wrong_chapter{name[:2]}.py has no RIGHT answer for {name}"
-    assert check(name, *evaluated(RIGHT[name])) == REGISTERED[name].points, capsys.readouterr().out
+@pytest.mark.parametrize(("name", "source"), ACCEPTED, ids=[name for name, _ in ACCEPTED])
+def test_a_right_answer_earns_every_point(name, source, capsys):
+    assert check(name, *evaluated(source)) == REGISTERED[name].points, capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", REGISTERED)
-def test_every_exercise_has_its_typical_wrong_answers(name):
+def test_every_exercise_has_its_typical_wrong_answers_and_a_right_one(name):
     assert len(WRONG.get(name, [])) >= FEWEST
+    assert name in dict(ACCEPTED), f"wrong_chapter{name[:2]}.py has no RIGHT answer for {name}"
 
 
 def test_no_answer_is_for_an_exercise_that_does_not_exist():

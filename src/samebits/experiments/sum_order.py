@@ -81,42 +81,47 @@ def observe(state: _State, n: int) -> Iterator[Observation]:
 
 def code(settings: dict) -> str:
     numbers = f"# numbers: {settings['n']:,} values, {settings['dtype']}, {settings['order']}"
-    return f"{numbers}\n{_LINES[settings['algorithm']]}"
+    return f"{numbers}\n{_LINES[settings['algorithm']].format(dtype=settings['dtype'])}"
 
 
 _LINES = {
     "serial": """\
-total = zero
+total = np.{dtype}(0)
 for value in numbers:
     total = total + value""",
     "pairwise": """\
-def pairwise(x):
-    if len(x) == 1:
-        return x[0]
-    half = len(x) // 2
-    return pairwise(x[:half]) + pairwise(x[half:])""",
+# Neighbours are added in pairs, then the neighbouring sums, until one is left; an odd one waits.
+while len(numbers) > 1:
+    even = len(numbers) // 2 * 2
+    numbers = np.concatenate([numbers[0:even:2] + numbers[1:even:2], numbers[even:]])
+total = numbers[0]""",
     "block tree": """\
 # Each block of 256 values halves itself until one is left; then the blocks' sums are added in order.
 while len(block) > 1:
     half = len(block) // 2
     block = block[:half] + block[half:]""",
     "kahan": """\
+total = excess = np.{dtype}(0)
 for value in numbers:
-    y = value - lost
-    t = total + y
-    lost = (t - total) - y
-    total = t""",
+    wanted = value - excess
+    new_total = total + wanted
+    excess = (new_total - total) - wanted
+    total = new_total""",
     "neumaier": """\
+total = lost = np.{dtype}(0)
 for value in numbers:
-    t = total + value
-    lost += (total - t) + value if abs(total) >= abs(value) else (value - t) + total
-    total = t
+    new_total = total + value
+    if abs(total) >= abs(value):
+        lost = lost + ((total - new_total) + value)
+    else:
+        lost = lost + ((value - new_total) + total)
+    total = new_total
 total = total + lost""",
     "exact": """\
-total = math.fsum(numbers)  # exact, rounded once""",
+total = np.{dtype}(math.fsum(numbers))  # exact, then rounded""",
     "fixed point": """\
-integers = [round(value * 2**40) for value in numbers]
-total = sum(integers) / 2**40  # integers can be added in any order""",
+integers = [round(float(value) * 2**40) for value in numbers]
+total = np.{dtype}(sum(integers) / 2**40)  # integers can be added in any order""",
 }
 
 
