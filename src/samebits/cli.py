@@ -117,6 +117,8 @@ def _run(options: argparse.Namespace) -> int:
     letters = variability.letters(runs.fingerprints)
     print(" ".join(letters[:60]) + (" …" if len(letters) > 60 else ""))
     print(runs.verdict.sentence)
+    if runs.reported:
+        print(f"reported: {runs.reported}")
     print(
         f"{runs.source.kind} · {runs.source.where} · seen: {', '.join(f'{k}={v}' for k, v in runs.seen.items())}"
     )

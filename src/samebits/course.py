@@ -56,7 +56,7 @@ CHAPTERS = (
         "atomicAdd ordering",
         "Who decides the order on parallel hardware, and three ways to take it back",
         lesson=25,
-        lab=40,
+        lab=55,
         after=("01",),
         needs="A GPU is used if there is one; otherwise the CPU's own atomics race, and kernels run in a simulator.",
     ),
@@ -69,6 +69,16 @@ CHAPTERS = (
         lab=40,
         after=("02",),
         needs="A GPU is used if there is one; otherwise the CPU's own convolution algorithms compete.",
+    ),
+    Chapter(
+        "04",
+        "cublas_workspace_configuration",
+        "cuBLAS workspace configuration",
+        "What a workspace is for, and when a variable comes too late",
+        lesson=25,
+        lab=40,
+        after=("03",),
+        needs="Any machine. cuBLAS itself needs an NVIDIA GPU; what its workspace does is built on your CPU.",
     ),
 )
 

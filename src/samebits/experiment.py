@@ -14,7 +14,9 @@ import datetime
 import difflib
 import json
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -305,6 +307,19 @@ class Runs:
         """The scalar `name` of each run that has it."""
         return [o.scalars[name] for o in self.observations if name in o.scalars]
 
+    @property
+    def reported(self) -> str:
+        """What the library reported, in words, such as "chosen: native 12, oneDNN 8; weight gradient: 3 answers".
+
+        Only what is a word, a count or a fingerprint; times and tables are in the observations.
+        """
+        values: dict[str, list] = {}
+        for observation in self.observations:
+            for name, value in observation.reported.items():
+                values.setdefault(name, []).append(value)
+        words = {name: _in_words(several) for name, several in values.items()}
+        return "; ".join(f"{name}: {text}" for name, text in words.items() if text)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment,
@@ -339,6 +354,18 @@ class Runs:
             ) from error
 
 
+def _in_words(values: list) -> str:
+    """Several reports of one thing: a fingerprint is counted, words and counts are listed with how often each came."""
+    if not all(isinstance(value, str | int) for value in values):
+        return ""
+    different = Counter(map(str, values)).most_common()
+    if all(re.fullmatch(r"\w+:[0-9a-f]{16,}", value) for value, _ in different):
+        return "1 answer" if len(different) == 1 else f"{len(different)} answers"
+    if len(different) == 1:
+        return different[0][0]
+    return ", ".join(f"{value} {count}" for value, count in different)
+
+
 def repeat(
     function: Callable[[], Any], times: int = 20, name: str = "", libraries: Mapping[str, str] | None = None
 ) -> Runs:
@@ -356,5 +383,7 @@ def repeat(
         output = function()
         seconds = time.perf_counter() - start
         observations.append(Observation(fingerprint(output), "the same call", seconds))
-    source = Source("LIVE", machine.device_words(output=output), libraries or machine.loaded_libraries(), now())
+    source = Source(
+        "LIVE", machine.device_words(output=output), libraries or machine.loaded_libraries(), now()
+    )
     return Runs(name or getattr(function, "__name__", "function"), {}, {}, source, tuple(observations))

@@ -100,6 +100,14 @@ def test_tiles_have_their_colours(displayed):
     assert ["#{:02X}{:02X}{:02X}".format(*pixel) for pixel in top_of_tile] == list(theme.TILE_COLOURS[:2])
 
 
+def test_a_wall_stays_transparent_after_a_figure_was_drawn(displayed):
+    """A figure's style stays set in the kernel; white gaps between tiles would show in a dark theme."""
+    lab.axes()
+    lab.tiles(runs("ab" * 10))
+    [(_, picture)] = images(displayed[0])
+    assert picture.convert("RGBA").getpixel((2 * 38, 10))[3] == 0  # between the first two tiles
+
+
 def test_walls_are_stacked_by_label(displayed):
     lab.tiles({"one thread": runs("xxx"), "two threads": runs("xyz")})
     assert [alt for alt, _ in images(displayed[0])] == [

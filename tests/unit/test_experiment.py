@@ -113,6 +113,19 @@ def test_a_model_that_never_varies_is_no_evidence_about_hardware():
     assert dataclasses.replace(observed("a", "b"), source=model).verdict.kind == "different"
 
 
+def test_what_the_library_reported_is_told_in_words():
+    def reported(*reports):
+        observations = tuple(Observation("sha256:a", "i:1", 0, reported=report) for report in reports)
+        return Runs("toy", {}, {}, LIVE, observations).reported
+
+    assert reported({}) == ""
+    assert reported({"kernel": "gemm"}, {"kernel": "gemm"}) == "kernel: gemm"
+    assert reported({"chosen": "a"}, {"chosen": "b"}, {"chosen": "b"}) == "chosen: b 2, a 1"
+    hashes = [{"gradient": "sha256:" + "0" * 64}, {"gradient": "sha256:" + "1" * 64}]
+    assert reported(*hashes) == "gradient: 2 answers"
+    assert reported({"seconds": 0.1, "table": {"a": 1}}) == ""
+
+
 def test_the_farthest_two_runs_are_told_in_ulps():
     one, two = 1.0, 1.0 + 2**-22
     runs = Runs(

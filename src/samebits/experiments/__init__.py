@@ -11,6 +11,12 @@ _PLACES = {
     "sum-order": "samebits.experiments.sum_order:SUM_ORDER",
     "scatter": "samebits.experiments.scatter:SCATTER",
     "atomic-sum": "samebits.experiments.atomic_sum:ATOMIC_SUM",
+    "conv-ways": "samebits.experiments.conv_ways:CONV_WAYS",
+    "conv-autotune": "samebits.experiments.conv_autotune:CONV_AUTOTUNE",
+    "conv-algorithm": "samebits.experiments.conv_algorithm:CONV_ALGORITHM",
+    "split-k": "samebits.experiments.gemm_split_k:SPLIT_K",
+    "gemm-workspace": "samebits.experiments.gemm_workspace:GEMM_WORKSPACE",
+    "gemm-environment": "samebits.experiments.gemm_environment:GEMM_ENVIRONMENT",
 }
 
 

@@ -161,7 +161,9 @@ class Panel(anywidget.AnyWidget):
             return None
         before = self.runs[-1] if self.runs else None
         self.runs.append(runs)
-        note = " · ".join(filter(None, [_seen(runs), _compared(runs, before, self.experiment)]))
+        note = " · ".join(
+            filter(None, [_seen(runs), runs.reported, _compared(runs, before, self.experiment)])
+        )
         row = wall(runs) | {"title": self._title(runs, before), "note": note}
         self.rows = [*self.rows, row][-ROWS:]
         self._end(_ended(runs, self.repeats))

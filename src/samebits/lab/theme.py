@@ -76,7 +76,6 @@ def axes(rows: int = 1, columns: int = 1, width: float = 7.0, height: float = 3.
             "axes.axisbelow": True,
             "grid.color": "#E3E6EA",
             "figure.facecolor": "white",
-            "savefig.facecolor": "white",
             "font.size": 10.5,
             "legend.frameon": False,
             "lines.linewidth": 1.8,

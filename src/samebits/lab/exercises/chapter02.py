@@ -114,7 +114,10 @@ def _wrong_sums(rescue: Callable, index: np.ndarray, values: np.ndarray, slots: 
             continue
         told = f"With {words}, slot {slot} should hold {exact:.7g} and holds {float(sums[slot]):.7g}."
         if not here.size:
-            return f"{told} Nothing arrives in it, so it is an empty slot: its sum is 0, and reduceat does not know."
+            return (
+                f"{told} Nothing arrives in it, so it is an empty slot, and its sum is 0. (np.add.reduceat gives an "
+                "empty segment the element that follows.)"
+            )
         if here.size > 1 and sums[slot] == values[index == slot][-1]:
             return (
                 f"{told} That is its last value alone: `sums[index] += values` adds once for each slot, and the "

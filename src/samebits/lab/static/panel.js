@@ -30,6 +30,11 @@ function drawWall(wall) {
   return tiles;
 }
 
+function drawVerdict(say) {
+  const end = say.indexOf(":") + 1; // "Different: 17 answers …"
+  return element("p", { class: "sb-say" }, element("strong", { text: say.slice(0, end) }), say.slice(end));
+}
+
 function drawRow(row) {
   const where = [row.where, row.note].filter(Boolean).join(" · ");
   const live = row.kind === "LIVE";
@@ -38,7 +43,7 @@ function drawRow(row) {
     { class: "sb-row" },
     element("p", { class: "sb-settings", text: row.title }),
     drawWall(row),
-    element("p", { class: "sb-say", text: row.say }),
+    drawVerdict(row.say),
     element(
       "p",
       { class: "sb-source" },
