@@ -2,6 +2,10 @@
 
 import sys
 
-from samebits.cli import main
+try:
+    from samebits.cli import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # while Python was still importing
+    code = 130
+sys.exit(code)

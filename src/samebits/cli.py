@@ -11,14 +11,21 @@ from pathlib import Path
 
 from samebits.experiment import BadSetting, Experiment, Observation, Runs, nearest
 
+RECORDED_RUNS = 100
+
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows "?" for a "·"
+    options = _parser().parse_args(arguments)
     from samebits.runner import RunFailed
 
     try:
-        return options.command(options)
+        code = options.command(options)
+        if sys.stdout:
+            sys.stdout.flush()
+        return code
     except (BadSetting, RunFailed) as error:
         print(error, file=sys.stderr)
         return 2
@@ -26,13 +33,23 @@ def main(arguments: list[str] | None = None) -> int:
         print("Stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # `| head` has read enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # `| head` has read enough
+        return 1
+    except OSError as error:
+        _drop_output()
+        print(f"The output could not be written ({error.strerror}).", file=sys.stderr)
         return 1
 
 
+def _drop_output() -> None:
+    """Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m samebits", description=__doc__.split(": ")[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m samebits", description="The course's experiments without notebooks."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="the experiments and their knobs")
@@ -53,12 +70,20 @@ def _parser() -> argparse.ArgumentParser:
 
     record = commands.add_parser("record", help="record experiments on an NVIDIA GPU")
     record.add_argument("names", nargs="+", metavar="NAME")
-    record.add_argument("--out", type=Path, required=True, metavar="FILE")
+    record.add_argument("--out", type=_writable, required=True, metavar="FILE")
     record.set_defaults(command=_record)
 
     doctor = commands.add_parser("doctor", help="what this machine can show")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _writable(word: str) -> Path:
+    """A file that can be written, found out before hours of recording."""
+    path = Path(word)
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{word} is no file in a folder that can be written.")
+    return path
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -97,9 +122,7 @@ def _run(options: argparse.Namespace) -> int:
 
     experiment = experiments.find(options.name)
     settings = settings_from(options.settings, experiment)
-    shown = (
-        _Counter(options.repeats or experiment.repeats) if sys.stderr.isatty() and not options.json else None
-    )
+    shown = _Counter() if sys.stderr and sys.stderr.isatty() and not options.json else None
     runs = runner.run(
         options.name,
         settings,
@@ -111,8 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     if shown:
         shown.clear()
     if options.json:
-        json.dump(runs.to_json(), sys.stdout, indent=1)
-        print()
+        print(json.dumps(runs.to_json(), indent=1))
         return 0
     letters = variability.letters(runs.fingerprints)
     print(" ".join(letters[:60]) + (" …" if len(letters) > 60 else ""))
@@ -128,36 +150,47 @@ def _run(options: argparse.Namespace) -> int:
 class _Counter:
     """A line on a terminal that counts the runs."""
 
-    def __init__(self, total: int):
-        self.total, self.done = total, 0
+    def __init__(self):
+        self.done = 0
 
     def __call__(self, observation: Observation) -> None:
         self.done += 1
-        print(f"\r{self.done} of {self.total}", end="", file=sys.stderr, flush=True)
+        print(f"\r{self.done} runs", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         print("\r" + " " * 30 + "\r", end="", file=sys.stderr, flush=True)
 
 
 def _record(options: argparse.Namespace) -> int:
-    from samebits import experiments, machine, runner
+    from samebits import machine, runner
 
     if machine.cuda_device_count() == 0:
         print(
             "A recording needs an NVIDIA GPU, and none is visible here. Nothing was written.", file=sys.stderr
         )
         return 2
-    recorded = []
-    for name in options.names:
-        experiment = experiments.find(name)
-        for settings in experiment.recordings:
-            runs = runner.run(name, dict(settings) | {"device": "cuda"}, repeats=100)
-            recorded.append(
-                _as_recording(runs, " ".join(["python -m samebits record", *options.names])).to_json()
-            )
-            print(f"{name} {dict(settings)}: {runs.verdict.sentence}")
-    options.out.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    planned = [(name, settings) for name in options.names for settings in _recordings(name)]
+    command = " ".join(["python -m samebits record", *options.names])
+    recorded: list[dict] = []
+    for name, settings in planned:
+        runs = runner.run(name, settings, repeats=RECORDED_RUNS)
+        recorded.append(_as_recording(runs, command).to_json())
+        options.out.write_text(
+            json.dumps(recorded, indent=1) + "\n", encoding="utf-8"
+        )  # nothing made is lost
+        print(f"{name} {settings}: {runs.verdict.sentence}", flush=True)
     return 0
+
+
+def _recordings(name: str) -> list[dict]:
+    """The settings under which an experiment is recorded, checked before anything runs. Raises BadSetting."""
+    from samebits import experiments
+
+    experiment = experiments.find(name)
+    if not experiment.recordings:
+        raise BadSetting(f"{name} has nothing that only a GPU can show, so it is not recorded.")
+    on_gpu = {"device": "cuda"} if any(knob.name == "device" for knob in experiment.knobs) else {}
+    return [experiment.settings(**(dict(settings) | on_gpu)) for settings in experiment.recordings]
 
 
 def _as_recording(runs: Runs, command: str) -> Runs:

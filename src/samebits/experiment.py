@@ -34,6 +34,9 @@ class BadSetting(ValueError):
     """A setting that the experiment does not have, or a value that the knob cannot take; the message is
     one sentence for a person."""
 
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # in a notebook: the sentence, without frames of ours
+
 
 def nearest(word: str, known: list[str]) -> str:
     """A hint for a mistyped name: ' Did you mean X?' with the nearest known name, else the list of them."""
@@ -325,7 +328,7 @@ class Runs:
             "experiment": self.experiment,
             "settings": {"asked": dict(self.asked), "seen": dict(self.seen)},
             "source": dataclasses.asdict(self.source),
-            "runs": [dataclasses.asdict(o) for o in self.observations],
+            "runs": [_without_nan(dataclasses.asdict(o)) for o in self.observations],
             "processes": self.processes,
             "per_process": self.per_process,
             "ended": self.ended,
@@ -342,16 +345,34 @@ class Runs:
                 asked=dict(data["settings"]["asked"]),
                 seen=dict(data["settings"]["seen"]),
                 source=Source(**data["source"]),
-                observations=tuple(Observation(**run) for run in data["runs"]),
+                observations=tuple(_observation(run) for run in data["runs"]),
                 per_process=bool(data["per_process"]),
                 ended=str(data["ended"]),
             )
-            json.dumps([runs.to_json(), runs.farthest])  # fields of the wrong type fail here, not when shown
+            # Fields of the wrong type fail here, not when somebody looks at them.
+            json.dumps([runs.to_json(), runs.farthest, runs.reported, runs.source.stored, sum(runs.seconds)])
             return runs
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"This is not a recording of an experiment: {error!r} is wrong in it."
             ) from error
+
+
+def _observation(data: Mapping[str, Any]) -> Observation:
+    numbers = {name: float(value) for name, value in data["scalars"].items()}
+    sample = tuple(float(value) for value in data["sample"])
+    return Observation(**(dict(data) | {"scalars": numbers, "sample": sample}))
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they are written as the words that float() reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return value
 
 
 def _in_words(values: list) -> str:

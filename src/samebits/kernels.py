@@ -651,5 +651,10 @@ def run_block_sum(
 
 
 def within_reach(n: int, block: int, device: Gpu | Simulator) -> tuple[int, int]:
-    """(n, block) as asked on a GPU; in the simulator, which takes a Python thread for each CUDA thread, less."""
-    return (min(n, 256), min(block, 32)) if device.model else (n, block)
+    """(n, block) as asked on a GPU; in the simulator less."""
+    return within_reach_of_simulator(n, block) if device.model else (n, block)
+
+
+def within_reach_of_simulator(n: int, block: int) -> tuple[int, int]:
+    """(n, block) for the simulator, which takes a Python thread for each CUDA thread."""
+    return min(n, 256), min(block, 32)

@@ -45,6 +45,9 @@ class RunFailed(RuntimeError):
         super().__init__(sentence)
         self.detail = detail
 
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # in a notebook: the sentence, without frames of ours
+
 
 @dataclass(frozen=True)
 class Place:
@@ -71,8 +74,8 @@ def run(
 ) -> Runs:
     """Observe `experiment` `repeats` times under `settings` and return what was seen.
 
-    budget           seconds of measuring after which the run ends with what it has (at least one observation
-                     in each process)
+    budget           seconds of measuring, shared by the processes, after which the run ends with what it has
+                     (at least one observation in each process)
     until_different  go on after `repeats` until two fingerprints differ or the budget ends
     on_start         called with the settings that the worker sees and the source of its numbers
     on_observation   called with each observation as it arrives
@@ -92,41 +95,43 @@ def run(
         raise RunFailed(f"A run needs a budget of more than 0 seconds, not {budget:g}.")
     cancel = cancel or threading.Event()
     place = _place(experiment, asked)
-    shares = _shares(repeats, experiment.processes)
+    # A search for a difference needs every process, however few repeats were asked for.
+    shares = _shares(max(repeats, experiment.processes) if until_different else repeats, experiment.processes)
 
     observations: list[Observation] = []
     used: list[Worker] = []
     prepared: dict[str, Any] = {}
     ended = "repeats"
-    end = time.monotonic() + budget
     with _POOL.turn(cancel, on_wait), _card_turn(experiment.card(asked), cancel, on_wait):
         for process, share in enumerate(shares):
             if cancel.is_set():
                 break
             with _POOL.worker(place, on_wait, other_than=used, fresh=experiment.fresh) as worker:
                 used.append(worker)
-                if process == 0:
-                    end = time.monotonic() + budget
                 request = {
                     "do": "run",
                     "experiment": name,
                     "settings": asked,
                     "repeats": share,
-                    "budget": max(0.0, (end - time.monotonic()) / (len(shares) - process)),
+                    "budget": max(0.0, budget / (len(shares) - process)),
                     "until_different": until_different and process == len(shares) - 1,
                     "known": [observation.fingerprint for observation in observations],
                 }
+                started = None
                 with contextlib.closing(worker.ask(request, cancel, patience)) as answers:
                     for answer in answers:
-                        if "prepared" in answer and not prepared:
-                            prepared = answer["prepared"]
-                            on_start(prepared["seen"], Source(**prepared["source"]))
+                        if "prepared" in answer:
+                            started = time.monotonic()  # starting a process is not measuring
+                            if not prepared:
+                                prepared = answer["prepared"]
+                                on_start(prepared["seen"], Source(**prepared["source"]))
                         elif "observation" in answer:
                             observation = _observation(answer["observation"], process)
                             observations.append(observation)
                             on_observation(observation)
-                        elif "done" in answer:
+                        elif "done" in answer and (answer["done"] != "repeats" or ended != "budget"):
                             ended = answer["done"]
+                budget -= time.monotonic() - started if started else 0
     if cancel.is_set():
         ended = "cancelled"
     if not observations:
@@ -169,7 +174,9 @@ def call(
 def warm(experiment: Experiment, settings: Mapping[str, Any] | None = None) -> None:
     """Start the workers that a run under these settings will want, where there is room; returns at once."""
     if not experiment.fresh:
-        with contextlib.suppress(RunFailed):  # the run that follows meets the same fault, and says so
+        with contextlib.suppress(
+            RunFailed, OSError
+        ):  # the run that follows meets the same fault, and says so
             _POOL.warm(_place(experiment, experiment.settings(**(settings or {}))), experiment.processes)
 
 
@@ -231,16 +238,34 @@ class Worker:
         self.place = place
         self.used = time.monotonic()
         self.busy = False
-        environment = dict(place.environment)
+        self._process: subprocess.Popen | None = None
+        self._lifeline: int | None = None
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._last_words: collections.deque[str] = collections.deque(maxlen=30)
+        try:
+            self._start()
+        except OSError as error:
+            self.kill()
+            what = "its Python is gone" if isinstance(error, FileNotFoundError) else error.strerror
+            raise RunFailed(
+                f"No worker process could be started with {place.interpreter} ({what}). "
+                "Close other programs or run ./course lab again."
+            ) from error
+        except BaseException:
+            self.kill()  # an interrupt must not leave a process that nobody owns
+            raise
+
+    def _start(self) -> None:
+        environment = dict(self.place.environment)
         options: dict[str, Any] = {"start_new_session": True}
-        reading, self._lifeline = (None, None)
+        reading = None
         if os.name == "posix":
-            reading, self._lifeline = os.pipe()
+            reading, self._lifeline = _pipe_above_standard()
             environment["SAMEBITS_LIFELINE"] = str(reading)
             options["pass_fds"] = (reading,)
         try:
             self._process = subprocess.Popen(
-                [place.interpreter, "-m", "samebits.worker"],
+                [self.place.interpreter, "-m", "samebits.worker"],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -251,19 +276,14 @@ class Worker:
                 cwd=tempfile.gettempdir(),
                 **options,
             )
-        except OSError as error:
-            if self._lifeline is not None:
-                os.close(self._lifeline)
-            raise RunFailed(
-                f"No worker process could be started ({error.strerror}). Close other programs and try again."
-            ) from error
         finally:
             if reading is not None:
                 os.close(reading)
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        self._last_words: collections.deque[str] = collections.deque(maxlen=30)
-        for target in (self._read_answers, self._read_errors):
-            threading.Thread(target=target, daemon=True).start()
+        self._threads = [
+            threading.Thread(target=t, daemon=True) for t in (self._read_answers, self._read_errors)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
@@ -277,15 +297,16 @@ class Worker:
             heard = time.monotonic()
             cancelled = None
             while True:
+                if cancel.is_set() and cancelled is None:
+                    cancelled = time.monotonic()
+                    self.tell({"do": "stop"})
+                # Also while answers come: a run that never differs may have thousands of them under way.
+                if cancelled is not None and time.monotonic() - cancelled > GRACE:
+                    self.kill()
+                    return
                 try:
                     line = self._answers.get(timeout=0.05)
                 except queue.Empty:
-                    if cancel.is_set() and cancelled is None:
-                        cancelled = time.monotonic()
-                        self.tell({"do": "stop"})
-                    if cancelled is not None and time.monotonic() - cancelled > GRACE:
-                        self.kill()
-                        return
                     if time.monotonic() - heard > patience:
                         self.kill()
                         raise RunFailed(
@@ -293,9 +314,6 @@ class Worker:
                             "Choose smaller sizes; the next run starts a new worker."
                         ) from None
                     continue
-                if cancel.is_set() and cancelled is None:
-                    cancelled = time.monotonic()
-                    self.tell({"do": "stop"})
                 heard = time.monotonic()
                 if line is None:
                     raise RunFailed(self._obituary(), "".join(self._last_words))
@@ -312,17 +330,23 @@ class Worker:
             raise
 
     def kill(self) -> None:
+        self.let_go()
+        if self._process is None:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
                 os.killpg(self._process.pid, signal.SIGKILL)
             else:
                 self._process.kill()
         self._process.wait()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def let_go(self) -> None:
+        """Close this process's end of the lifeline; the worker ends when no process holds one any more."""
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
 
     def tell(self, request: dict) -> None:
         """Send a request without waiting for its answers. Raises OSError if the worker is gone."""
@@ -348,6 +372,7 @@ class Worker:
             self._process.wait(timeout=2)
         code = self._process.poll()
         self.kill()
+        self._threads[1].join(timeout=1)  # its last words
         if code == -signal.SIGTERM or (os.name == "posix" and code == -signal.SIGKILL):
             return (
                 "The worker was killed from outside, which is what happens when memory runs out. "
@@ -367,6 +392,18 @@ class Worker:
         with contextlib.suppress(ValueError, OSError):
             for line in self._process.stderr:
                 self._last_words.append(line[:2000])
+
+
+def _pipe_above_standard() -> tuple[int, int]:
+    """A pipe whose ends are not 0, 1 or 2, which os.pipe gives where a standard stream was closed."""
+    import fcntl
+
+    ends = os.pipe()
+    try:
+        return tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends)
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 class _Pool:
@@ -471,6 +508,17 @@ _POOL = _Pool()
 atexit.register(close)
 
 
+def _after_fork_in_child() -> None:
+    """The workers stay the parent's: a forked child neither keeps them alive nor ends them."""
+    for worker in _POOL._workers:
+        worker.let_go()
+    _POOL.__init__()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 @contextlib.contextmanager
 def _card_turn(card: str | None, cancel: threading.Event, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Wait for the shared card: one run at a time on this machine, whoever's kernel it comes from.
@@ -481,43 +529,42 @@ def _card_turn(card: str | None, cancel: threading.Event, on_wait: Callable[[str
     if card is None:
         yield
         return
-    folder = Path(os.environ.get("SAMEBITS_QUEUE", Path(tempfile.gettempdir()) / "samebits-queue")) / card
-    ticket = None
+    base = Path(os.environ.get("SAMEBITS_QUEUE") or Path(tempfile.gettempdir()) / "samebits-queue")
+    folder = base / card
+    ticket = _SharedLock(folder / f"{time.time_ns():020d}-{os.getpid()}.ticket")
+    lock = _SharedLock(folder / "card.lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for shared in (folder.parent, folder):
-            with contextlib.suppress(PermissionError):
-                shared.chmod(0o1777)  # thirty learners on one machine share the queue
-        ticket = filelock.FileLock(folder / f"{time.time_ns():020d}-{os.getpid()}.ticket", mode=0o666)
-        ticket.acquire(timeout=0)
-        lock = filelock.FileLock(folder / "card.lock", mode=0o666)
-        while True:
-            place = _place_in_queue(folder, Path(ticket.lock_file))
-            if place == 0:
-                with contextlib.suppress(filelock.Timeout):
-                    lock.acquire(timeout=0.1)
-                    break
-            if cancel.is_set():
-                raise RunFailed("The run was cancelled while it waited for the GPU.")
-            on_wait(f"Waiting for the GPU: {place or 1} in front of you.")
-            time.sleep(0.1)
-    except OSError as error:
-        if ticket:
-            ticket.release()
-        raise RunFailed(
-            f"The queue for the GPU in {folder} cannot be used ({error.strerror}). "
-            "Ask whoever runs this machine, or set SAMEBITS_QUEUE to a folder that you can write."
-        ) from error
-    except BaseException:
-        ticket.release()
-        raise
-    try:
+        try:
+            for part in (base, folder):
+                _make_shared(part)
+            ticket.acquire()
+            while (place := _place_in_queue(folder, ticket.path)) or not lock.acquire():
+                if cancel.is_set():
+                    raise RunFailed("The run was cancelled while it waited for the GPU.")
+                on_wait(f"Waiting for the GPU: {place or 1} in front of you.")
+                time.sleep(0.1)
+        except OSError as error:
+            raise RunFailed(
+                f"The queue for the GPU in {folder} cannot be used ({error.strerror}). "
+                "Ask whoever runs this machine, or set SAMEBITS_QUEUE to a folder that you can write."
+            ) from error
         yield
     finally:
         lock.release()
         ticket.release()
         with contextlib.suppress(OSError):
-            os.unlink(ticket.lock_file)
+            ticket.path.unlink()
+
+
+def _make_shared(folder: Path) -> None:
+    """Make a folder that every user of this machine may put files in; one that is there stays as it is."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        folder.chmod(0o1777)
 
 
 def _place_in_queue(folder: Path, mine: Path) -> int:
@@ -526,15 +573,66 @@ def _place_in_queue(folder: Path, mine: Path) -> int:
     for path in sorted(folder.glob("*.ticket")):
         if path.name >= mine.name:
             break
-        lock = filelock.FileLock(path, mode=0o666)
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            older += 1
-        except OSError:
-            older += 1  # somebody else's, and not ours to try
-        else:
+        lock = _SharedLock(path)
+        with contextlib.suppress(FileNotFoundError):  # its owner is done in this moment
+            if not lock.acquire(create=False):
+                older += 1
+                continue
             lock.release()
             with contextlib.suppress(OSError):
-                path.unlink()
+                path.unlink()  # another user's stays, and counts for nothing
     return older
+
+
+class _SharedLock:
+    """A lock on a file, for processes of several users; it is gone with its process.
+
+    filelock refuses files that another user owns, which in a classroom is every file but one's own; it
+    serves where there is no flock (Windows).
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._held: Any = None
+
+    def acquire(self, create: bool = True) -> bool:
+        """Take the lock if nobody holds it. Raises OSError if the file cannot be opened or made."""
+        if os.name != "posix":
+            self._held = filelock.FileLock(self.path)
+            try:
+                self._held.acquire(timeout=0)
+            except filelock.Timeout:
+                return False
+            return True
+        import fcntl
+
+        descriptor = self._open(create)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._held = descriptor
+        return True
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if os.name == "posix":
+            os.close(held)
+        else:
+            held.release()
+
+    def _open(self, create: bool) -> int:
+        # Without O_CREAT where the file is there: Linux forbids it for others' files in a shared folder.
+        # Reading is enough for flock, and the one right that a file of another user surely gives.
+        try:
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not create:
+                raise
+        try:
+            return os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -70,6 +70,7 @@ def _run(request: dict, send, stop: threading.Event) -> None:
     reason = "repeats"
     while reason == "repeats":
         wanted = request["repeats"] - done if done < request["repeats"] else 1
+        before = done
         for observation in experiment.observe(prepared.state, wanted):
             send(observation=dataclasses.asdict(observation))
             fingerprints.add(observation.fingerprint)
@@ -80,6 +81,8 @@ def _run(request: dict, send, stop: threading.Event) -> None:
                 reason = "budget"
             if reason != "repeats":
                 break
+        if done == before:
+            raise RuntimeError(f"{request['experiment']} gave no observation.")
         if reason == "repeats" and done >= request["repeats"]:
             if not request["until_different"]:
                 break

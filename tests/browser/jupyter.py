@@ -187,18 +187,22 @@ class Notebook:
         self.wait_idle()
 
     def run(self, cell: int) -> None:
-        """Run the code cell number `cell`, from 0."""
-        code_cells = self.page.evaluate(
-            "() => window.jupyterapp.shell.currentWidget.content.widgets"
-            ".map((widget, i) => [widget.model.type, i]).filter(([type]) => type === 'code').map(([, i]) => i)"
-        )
-        self.page.evaluate(
-            "i => { const notebook = window.jupyterapp.shell.currentWidget.content;"
-            " notebook.activeCellIndex = i; notebook.deselectAll(); }",
-            code_cells[cell],
-        )
-        self.command("notebook:run-cell")
+        """Run the code cell number `cell`, from 0, and wait until it has ended."""
+        self.start(cell)
         self.wait_idle()
+
+    def start(self, cell: int) -> None:
+        """Begin to run the code cell number `cell`, from 0."""
+        self.page.evaluate(
+            """number => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                const code = notebook.widgets.flatMap((widget, i) => (widget.model.type === 'code' ? [i] : []));
+                notebook.activeCellIndex = code[number];
+                notebook.deselectAll();
+                window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            cell,
+        )
 
     def restart_kernel(self) -> None:
         """Restart the kernel, as a learner does after the machine was off."""

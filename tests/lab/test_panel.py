@@ -141,3 +141,34 @@ def test_the_setting_that_was_seen_is_on_the_row():
     panel = Panel("scatter", deterministic=True)
     panel.run()
     assert "deterministic on" in panel.rows[0]["note"]
+
+
+def test_a_value_that_was_not_taken_is_said_on_the_row():
+    """The simulator takes blocks of 32 at most; a row must not claim 64."""
+    panel = Panel("atomic-sum", device="simulator", block="64", n=40)
+    panel.repeats = 1
+    panel.run()
+    assert "Block size: 64 (32 was taken)" in panel.rows[0]["title"]
+    assert "blocks of 32 threads" in panel.code
+
+
+def test_a_row_shows_the_answer_itself():
+    panel = Panel("sum-order", n=2_000)
+    panel.run(algorithm="exact")
+    panel.run(algorithm="serial")
+    assert "sum " in panel.rows[0]["note"] and " to " not in panel.rows[0]["note"]
+    assert " to " in panel.rows[1]["note"]
+
+
+def test_an_interrupt_before_the_run_has_begun_does_not_lock_the_panel(monkeypatch):
+    panel = Panel("faulty:FAULTY")
+
+    def interrupted():
+        panel.busy = True
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(panel, "_begin", interrupted)
+        assert panel.run() is None
+    assert not panel.busy
+    assert panel.run().distinct == 1

@@ -25,6 +25,7 @@ HABITS = (
     "runs out of memory",
     "raises",
     "refuses",
+    "yields nothing",
 )
 
 
@@ -37,7 +38,7 @@ def prepare(settings: dict) -> Prepared:
 
 def observe(settings: dict, n: int):
     habit = settings["habit"]
-    for number in range(n):
+    for number in range(0 if habit == "yields nothing" else n):
         if number == 2:
             _misbehave(habit)
         if habit == "slow":

@@ -213,10 +213,104 @@ def test_no_worker_outlives_its_kernel(habit, tmp_path):
     assert workers
     kernel.send_signal(signal.SIGKILL)
     kernel.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=2)
-    for process in alive:
-        process.kill()
-    assert not alive
+    _assert_gone_within(2, workers)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a kernel can only be forked where there is fork")
+def test_a_forked_child_neither_keeps_the_workers_nor_ends_them(tmp_path):
+    program = textwrap.dedent(f"""
+        import os, pathlib, sys, time
+        from samebits import runner
+        runner.run("faulty:FAULTY", repeats=2)
+        if os.fork() == 0: sys.exit()  # runs this process's exit handlers, which are not the child's to run
+        os.wait()
+        runner.run("faulty:FAULTY", repeats=2)
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        pathlib.Path({str(tmp_path / "forked")!r}).touch()
+        time.sleep(1000)
+    """)
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    )
+    _wait_until((tmp_path / "forked").exists, 20)
+    workers = _workers_of(kernel.pid)
+    children = psutil.Process(kernel.pid).children()
+    assert len(workers) == 1  # the same one served both runs
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    try:
+        _assert_gone_within(2, workers)
+    finally:
+        for child in children:
+            child.kill()
+
+
+def test_an_interrupt_while_a_worker_starts_leaves_no_process(monkeypatch):
+    started = []
+
+    def interrupted(thread):
+        started.extend(_workers_of(os.getpid()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(FAULTY, repeats=2)
+    assert started
+    _assert_gone_within(2, started)
+    assert len(runner.run(FAULTY, repeats=2).observations) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="standard streams are closed so in a POSIX shell")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_closed_standard_streams_do_no_harm(closed):
+    command = f"{sys.executable} -m samebits run faulty:FAULTY --repeats 2 {closed}"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(
+        command, shell=True, env=environment, stderr=subprocess.PIPE, text=True, timeout=30
+    )
+    assert "signal" not in ended.stderr and "no answer" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_budget_is_shared_by_the_processes():
+    runs = runner.run("faulty:VARIABLE", {"habit": "slow"}, repeats=1000, budget=1.0)
+    per_process = [sum(o.process == process for o in runs.observations) for process in (0, 1)]
+    assert min(per_process) > 3
+    assert runs.ended == "budget"
+
+
+def test_a_search_for_a_difference_takes_every_process():
+    runs = runner.run("faulty:VARIABLE", repeats=1, budget=0.2, until_different=True)
+    assert runs.processes == 2
+
+
+def test_cancel_ends_a_run_whose_answers_come_faster_than_they_are_taken():
+    cancel = threading.Event()
+    seen = []
+
+    def slowly(observation):
+        seen.append(time.monotonic())
+        time.sleep(0.02)
+        if len(seen) == 20:
+            cancel.set()
+
+    runs = runner.run(FAULTY, repeats=10**6, cancel=cancel, on_observation=slowly)
+    assert time.monotonic() - seen[19] < 1.5
+    assert runs.ended == "cancelled"
+
+
+def test_an_experiment_that_yields_nothing_is_a_fault():
+    with pytest.raises(RunFailed, match="gave no observation"):
+        runner.run(FAULTY, {"habit": "yields nothing"}, repeats=2)
+
+
+@pytest.mark.parametrize("name", ["a:b", "os:path", ":", "a:b:c", "faulty:nothing"])
+def test_what_is_no_experiment_is_one_sentence(name):
+    with pytest.raises(BadSetting, match="There is no experiment"):
+        runner.run(name)
 
 
 def test_two_kernels_on_one_card_take_turns(tmp_path):
@@ -247,6 +341,44 @@ def test_a_dead_waiter_does_not_block_the_queue(tmp_path):
     assert list(folder.glob("*.ticket")) == []
 
 
+def test_only_folders_that_the_queue_made_are_opened_to_everyone(tmp_path, monkeypatch):
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    monkeypatch.setenv("SAMEBITS_QUEUE", str(mine))
+    runner.run("faulty:ON_CARD", repeats=2)
+    assert mine.stat().st_mode & 0o777 == 0o700
+    assert (mine / "test-card").stat().st_mode & 0o1777 == 0o1777
+
+
+@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can act as several users")
+def test_several_users_share_a_card(tmp_path, monkeypatch):
+    """A lock of one user's, and a ticket that another left behind, keep nobody else waiting."""
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents:
+        if parent.name.startswith("pytest-"):
+            parent.chmod(0o755)
+    program = textwrap.dedent("""
+        import fcntl, os, sys, threading
+        from samebits import runner
+        uid, leave = int(sys.argv[1]), sys.argv[2] == "leave"
+        os.setuid(uid)
+        with runner._card_turn("test-card", threading.Event(), print):
+            print("turn", uid, flush=True)
+            if leave: os._exit(0)  # as a killed kernel does: its ticket stays
+    """)
+    environment = os.environ | {"SAMEBITS_QUEUE": str(tmp_path / "shared")}
+    for uid, what in ((1001, "leave"), (1002, "leave"), (1003, "end"), (1001, "end")):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(uid), what],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert f"turn {uid}" in ended.stdout, ended.stderr
+        assert "in front of you" not in ended.stdout
+
+
 def test_an_unusable_queue_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SAMEBITS_QUEUE", str(tmp_path / "file"))
@@ -262,6 +394,24 @@ def _workers_of(pid: int) -> list[psutil.Process]:
             return False
 
     return [process for process in psutil.Process(pid).children(recursive=True) if is_worker(process)]
+
+
+def _assert_gone_within(seconds: float, processes: list[psutil.Process]) -> None:
+    """Gone, or ended and waiting for init to collect it."""
+    end = time.monotonic() + seconds
+
+    def alive(process):
+        try:
+            return process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    while any(map(alive, processes)) and time.monotonic() < end:
+        time.sleep(0.02)
+    left = [process for process in processes if alive(process)]
+    for process in left:
+        process.kill()
+    assert not left
 
 
 def _wait_until(condition, seconds: float) -> None:

@@ -615,6 +615,22 @@ def test_everything_is_copied_once(course, copies):
     assert copies.make() == []
 
 
+def test_a_copy_has_no_stored_outputs(copies):
+    """They are for readers on the web; a learner would read the answer before the question."""
+    output = {"output_type": "stream", "name": "stdout", "text": "20 answers\n"}
+    notebook(copies.original, "print(1)", outputs=[output], count=1)
+    copies.make()
+    copied = json.loads(copies.yours.read_text())["cells"][0]
+    assert copied["outputs"] == [] and copied["execution_count"] is None
+    assert "20 answers" in copies.original.read_text()
+
+
+def test_an_original_that_is_no_notebook_is_copied_as_it_is(copies):
+    copies.original.write_text("{not json")
+    copies.make()
+    assert copies.yours.read_text() == "{not json"
+
+
 def test_an_unedited_copy_follows_the_original(copies):
     copies.make()
     notebook(copies.original, "print(2)")
@@ -710,12 +726,13 @@ def test_a_full_disk_leaves_no_half_of_a_copy(course, copies, monkeypatch):
     before = copies.yours.read_bytes()
     notebook(copies.original, "print(2)")
 
-    def copyfile(original, part):
-        Path(part).write_bytes(b"half of")
+    def write_half(part, data):
+        with open(part, "wb") as half:
+            half.write(data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(course.shutil, "copyfile", copyfile)
+        full.setattr(Path, "write_bytes", write_half)
         with pytest.raises(OSError):
             copies.make()
     assert copies.yours.read_bytes() == before

@@ -41,7 +41,7 @@ def prepare(settings: dict) -> Prepared:
             sum_on_device,
             unit,
             math.fsum(x.tolist()) * unit,
-            {"kernel": launched, "blocks": sum_on_device.blocks, "block": block, "elements": n},
+            {"blocks": sum_on_device.blocks},
         ),
         seen={
             "kernel": launched,
@@ -75,9 +75,10 @@ def observe(state: _State, n: int) -> Iterator[Observation]:
 def code(settings: dict) -> str:
     number = "int64, multiples of 2**-20" if settings["kernel"] == "integer atomics" else settings["dtype"]
     sources = [inspect.getsource(kernel) for kernel in kernels.WAYS[settings["kernel"]]]
-    return "\n\n".join(
-        [f"# x: {settings['n']:,} numbers, {number}; blocks of {settings['block']} threads", *sources]
-    )
+    n, block = settings["n"], int(settings["block"])
+    if simulated(settings):
+        n, block = kernels.within_reach_of_simulator(n, block)
+    return "\n\n".join([f"# x: {n:,} numbers, {number}; blocks of {block} threads", *sources])
 
 
 def simulated(settings: dict) -> bool:

@@ -13,7 +13,7 @@ import anywidget
 import traitlets
 
 from samebits import experiments, runner
-from samebits.experiment import BadSetting, Experiment, Observation, Runs, Source
+from samebits.experiment import BadSetting, Experiment, Knob, Observation, Runs, Source
 from samebits.lab.theme import CSS
 from samebits.lab.tiles import wall
 
@@ -81,20 +81,25 @@ class Panel(anywidget.AnyWidget):
         except BadSetting as error:
             print(error)
             return None
-        self._begin()
+        runs = None
         try:
+            self._begin()
             runs = self._measure()
         except KeyboardInterrupt:
-            runs = None
             self._end("Stopped by interrupting the kernel. Nothing of this run was kept.", failed=True)
         if runs is None:
             print(self.status)
         return runs
 
     def result(self) -> Runs | None:
-        """The last run of this panel; if there is none yet, it runs once now."""
+        """The last run of this panel; if there is none yet, it runs once now. A run that goes on is waited for."""
         if self.busy and self._thread:
-            self._thread.join()
+            print("Waiting for the run that goes on in the panel; Cancel ends it.")
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                self.press_cancel()
+                self._thread.join()
         return self.runs[-1] if self.runs else self.run()
 
     def press_run(self) -> None:
@@ -115,7 +120,7 @@ class Panel(anywidget.AnyWidget):
             self.press_cancel()
             return
         try:
-            self._apply(self.values | message.get("values", {}))
+            self._apply(self.values | (message.get("values") or {}))
             if "repeats" in message:
                 self.repeats = _count(message["repeats"])
             self.until_different = bool(message.get("until_different", self.until_different))
@@ -137,7 +142,7 @@ class Panel(anywidget.AnyWidget):
         self.busy, self.failed, self.done, self.status, self.detail = True, False, 0, "Running …", ""
 
     def _measure(self) -> Runs | None:
-        growth = _Growth(self, dict(self.values), self.experiment.processes > 1)
+        growth = _Growth(self)
         try:
             runs = runner.run(
                 self._reference,
@@ -162,7 +167,9 @@ class Panel(anywidget.AnyWidget):
         before = self.runs[-1] if self.runs else None
         self.runs.append(runs)
         note = " · ".join(
-            filter(None, [_seen(runs), runs.reported, _compared(runs, before, self.experiment)])
+            filter(
+                None, [_seen(runs), runs.reported, _values(runs), _compared(runs, before, self.experiment)]
+            )
         )
         row = wall(runs) | {"title": self._title(runs, before), "note": note}
         self.rows = [*self.rows, row][-ROWS:]
@@ -178,10 +185,7 @@ class Panel(anywidget.AnyWidget):
         changed = [
             k for k in self.experiment.knobs if before is None or runs.asked[k.name] != before.asked[k.name]
         ]
-        return (
-            " · ".join(f"{k.label}: {_word(runs.asked[k.name])}" for k in changed)
-            or "The same settings again"
-        )
+        return " · ".join(f"{k.label}: {_taken(k, runs)}" for k in changed) or "The same settings again"
 
 
 def panel(experiment: str | Experiment, **settings: Any) -> Panel:
@@ -195,32 +199,26 @@ def panel(experiment: str | Experiment, **settings: Any) -> Panel:
 class _Growth:
     """The wall of a run that is still going on, sent to the browser a few times a second."""
 
-    def __init__(self, panel: Panel, asked: dict, per_process: bool):
-        self._panel, self._asked, self._per_process = panel, asked, per_process
+    def __init__(self, panel: Panel):
+        self._panel = panel
         self._observations: list[Observation] = []
-        self._seen: dict = {}
         self._source: Source | None = None
-        self._sent = 0.0
+        self._next = 0.0
 
     def start(self, seen: Any, source: Source) -> None:
-        self._seen, self._source = dict(seen), source
+        self._source = source
         self._panel.status = "Running …"
 
     def add(self, observation: Observation) -> None:
         self._observations.append(observation)
-        if time.monotonic() - self._sent < REFRESH:
+        if time.monotonic() < self._next:
             return
-        self._sent = time.monotonic()
-        runs = Runs(
-            self._panel.experiment.name,
-            self._asked,
-            self._seen,
-            self._source,
-            tuple(self._observations),
-            self._per_process,
-        )
+        start = time.monotonic()
+        fingerprints = [observation.fingerprint for observation in self._observations]
         self._panel.done = len(self._observations)
-        self._panel.growing = wall(runs)
+        self._panel.growing = wall(fingerprints, self._source)
+        # Drawing ten thousand runs takes a while; it must never hold up the run that it shows.
+        self._next = time.monotonic() + max(REFRESH, 10 * (time.monotonic() - start))
 
 
 def _spec(experiment: Experiment) -> dict:
@@ -247,7 +245,7 @@ def _spec(experiment: Experiment) -> dict:
 def _count(value: Any) -> int:
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         count = 0
     if not 1 <= count <= 1000:
         raise BadSetting(f"The number of runs goes from 1 to 1000 and cannot be {value!r}.")
@@ -258,6 +256,34 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _taken(knob: Knob, runs: Runs) -> str:
+    """What was asked of a knob, and what ran instead where that is another value of the same kind."""
+    asked, seen = runs.asked[knob.name], runs.seen.get(knob.name)
+    if seen is None or seen == asked or (knob.kind != "number" and asked != "auto"):
+        if knob.name != "block" or seen is None or str(seen) == str(asked):
+            return _word(asked)
+    return f"{_word(asked)} ({_word(seen)} was taken)"
+
+
+def _taken(knob: Knob, runs: Runs) -> str:
+    """What was asked of a knob, and what was taken instead where the worker saw another value."""
+    asked, seen = runs.asked[knob.name], runs.seen.get(knob.name)
+    comparable = knob.kind == "number" or str(asked).isdigit() or asked == "auto"
+    if seen is None or not comparable or str(seen) == str(asked):
+        return _word(asked)
+    return f"{_word(asked)} ({_word(seen)} was taken)"
+
+
+def _values(runs: Runs) -> str:
+    """The first scalar of the runs, from the least to the greatest, with all digits that a float32 has."""
+    name = next(iter(runs.observations[0].scalars), None)
+    values = runs.scalars(name) if name else []
+    if not values:
+        return ""
+    low, high = f"{min(values):.9g}", f"{max(values):.9g}"
+    return f"{name} {low}" if low == high else f"{name} {low} to {high}"
 
 
 def _ended(runs: Runs, repeats: int) -> str:

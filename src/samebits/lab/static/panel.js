@@ -1,7 +1,6 @@
 // The panel of one experiment. All state lives in the kernel (panel.py); this file only draws it and sends
 // what the learner does. Native controls throughout, so keyboard and screen readers work by themselves.
 
-let panels = 0;
 const PATIENCE_MS = 1500;
 
 function element(name, attributes = {}, ...children) {
@@ -19,12 +18,16 @@ function control(name, attributes, ...children) {
   return element(name, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
 }
 
+function brief(count) {
+  return count < 10000 ? String(count) : `${Math.floor(count / 1000)}k`;
+}
+
 function drawWall(wall) {
   const tiles = element("div", { class: "sb-tiles", role: "img", "aria-label": wall.alt });
   for (const tile of wall.tiles) {
     const node = element("span", { class: "sb-tile", style: `background:${tile.colour};color:${tile.ink}` });
     node.append(tile.letter);
-    if (tile.count) node.append(element("small", { text: `×${tile.count}` }));
+    if (tile.count) node.append(element("small", { text: `×${brief(tile.count)}` }));
     tiles.append(node);
   }
   return tiles;
@@ -49,7 +52,7 @@ function drawRow(row) {
       { class: "sb-source" },
       element("span", { class: `sb-badge sb-badge-${row.kind.toLowerCase()}`, text: row.kind }),
       // Without its kernel nothing is live any more: the stylesheet then shows this instead of the badge.
-      ...(live ? [element("span", { class: "sb-measured", text: `measured on ${row.date}` })] : []),
+      ...(live ? [element("span", { class: "sb-measured", text: `measured on ${row.date} · ` })] : []),
       ` ${where}`,
     ),
   );
@@ -92,7 +95,8 @@ function whenKernelGoes(model, act) {
 }
 
 function render({ model, el }) {
-  const id = `sb-panel-${++panels}`;
+  // Each widget evaluates this module anew, so a counter would give every panel the same ids.
+  const id = `sb-panel-${Math.random().toString(36).slice(2)}`;
   const spec = model.get("spec");
 
   const gather = () => ({
@@ -128,7 +132,7 @@ function render({ model, el }) {
   const status = element("p", { class: "sb-status", role: "status", "aria-live": "polite" });
   const detail = element("details", { class: "sb-detail" }, control("summary", { text: "Technical details" }), element("pre", {}));
   const rows = element("div", { class: "sb-rows" });
-  const growing = element("div", { class: "sb-rows" });
+  const growing = element("div", { class: "sb-growing" });
   const code = element("details", { class: "sb-code" }, control("summary", { text: "Show me the code" }), element("pre", { tabindex: "0" }));
 
   const heading = element("p", { class: "sb-title", id: `${id}-title`, text: spec.title });
@@ -160,7 +164,10 @@ function render({ model, el }) {
     for (const name of names) model.on(`change:${name}`, draw);
     draw();
   };
-  const showRepeats = () => (repeats.value = model.get("repeats"));
+  const showRepeats = () => {
+    repeats.value = model.get("repeats");
+    run.textContent = `Run ${model.get("repeats")}`;
+  };
   on(["values"], () => knobs.forEach((knob) => knob.show()));
   on(["repeats"], showRepeats);
   on(["until_different"], () => (until.checked = model.get("until_different")));
@@ -174,14 +181,14 @@ function render({ model, el }) {
   on(["busy", "done", "repeats"], () => {
     const busy = model.get("busy");
     const all = model.get("repeats");
-    run.textContent = `Run ${all}`;
     // A disabled button would drop the focus of whoever pressed it by keyboard.
     run.setAttribute("aria-disabled", busy);
     cancel.setAttribute("aria-disabled", !busy);
     progress.hidden = count.hidden = !busy;
     progress.max = all;
     progress.value = Math.min(model.get("done"), all);
-    count.textContent = `${model.get("done")} of ${all}`;
+    const done = model.get("done");
+    count.textContent = done <= all ? `${done} of ${all}` : `${done.toLocaleString("en")} runs, no difference yet`;
   });
   on(["status", "failed"], () => {
     status.textContent = model.get("status");
@@ -191,6 +198,7 @@ function render({ model, el }) {
     card.classList.add("sb-gone");
     status.textContent = "The kernel was restarted. Run the cell above this panel again to use it.";
     heard();
+    run.classList.remove("sb-primary");
     for (const node of card.querySelectorAll(".sb-knobs :is(input, select), .sb-bar :is(input, button)")) {
       node.disabled = true;
     }
