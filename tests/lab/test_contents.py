@@ -14,6 +14,8 @@ from samebits import course, lab
 from samebits.lab.check import Exercise
 from samebits.lab.progress import store
 
+from .conftest import progress
+
 TASKS = (Exercise("02-tree", "The block tree", 3, judge=print),)
 
 
@@ -75,6 +77,29 @@ def test_progress_tells_each_part(displayed):
     assert "Exercise: The block tree: not attempted yet" in text
     assert "Quiz: 0 of 2 answered: 0 of 3 points" in text
     assert "<code>index_put_</code>" in displayed[0]["text/html"]
+
+
+def test_what_the_course_no_longer_has_is_not_counted(displayed):
+    store().predict("02-letters", "removed", ["removed"])
+    store().predict("02-removed", "x", ["x"])
+    store().answer("02-q1", "removed", ["removed"])
+    store().earn("02-tree", 5, of=5)
+    store().earn("02-removed", 1, of=1)
+    lab.contents()
+    lab.progress()
+    contents, told = (bundle["text/plain"] for bundle in displayed)
+    assert "; Predictions 0 of 2; Exercises 3 of 3 points; Quiz 0 of 3 points" in contents
+    assert "How many different answers?: not predicted yet" in told
+    assert "The block tree: 3 of 3 points" in told and "Quiz: 0 of 2 answered" in told
+
+
+@pytest.mark.parametrize("table", [lab.contents, lab.progress])
+def test_a_table_reads_the_file_once(table, displayed, monkeypatch):
+    reads = []
+    read = progress._read
+    monkeypatch.setattr(progress, "_read", lambda path: reads.append(path) or read(path))
+    table()
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("table", [lab.contents, lab.progress])

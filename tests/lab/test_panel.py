@@ -11,6 +11,7 @@ import pytest
 
 from samebits import runner
 from samebits.experiment import BadSetting
+from samebits.lab.errors import LabError
 from samebits.lab.panel import Panel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runner"))
@@ -172,3 +173,9 @@ def test_an_interrupt_before_the_run_has_begun_does_not_lock_the_panel(monkeypat
         assert panel.run() is None
     assert not panel.busy
     assert panel.run().distinct == 1
+
+
+def test_a_result_that_cannot_be_had_is_one_sentence(capsys):
+    with pytest.raises(LabError, match="no result here"):
+        Panel("faulty:FAULTY", habit="crashes").result()
+    assert "crashed" in capsys.readouterr().out

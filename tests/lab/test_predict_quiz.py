@@ -75,12 +75,13 @@ def test_revealing_what_no_option_foresaw_says_so(capsys):
     assert "No option foresaw that" in capsys.readouterr().out
 
 
-def test_revealing_without_a_prediction_reveals_anyway(capsys):
+def test_revealing_without_a_prediction_asks_for_one_and_does_not_tell(capsys):
     letters = lab.predict("02-letters")
     letters.reveal(17)
-    assert capsys.readouterr().out == "You made no prediction; your machine gave 17.\n"
-    assert store().measured("02-letters") == 17
-    assert not letters.answers[0]["locked"], "it may still be committed, for the next measurement"
+    assert capsys.readouterr().out == "Commit a prediction above first, then run this cell again.\n"
+    assert "17" not in str(letters.answers)
+    assert store().measured("02-letters") is None
+    assert not letters.answers[0]["locked"]
 
 
 def test_a_measurement_may_come_with_its_own_words(capsys):
@@ -111,9 +112,16 @@ def test_a_prediction_survives_a_restart(restart):
     assert lab.predict("02-letters").sentence.endswith("when last revealed, your machine gave 17.")
 
 
-def test_an_option_that_is_gone_from_the_course_leaves_the_prediction_open():
-    store().predict("02-letters", "removed")
-    assert lab.predict("02-letters").option is None
+def test_an_option_that_is_gone_from_the_course_leaves_the_prediction_open(capsys, restart):
+    store().predict("02-letters", "removed", ["removed"])
+    letters = lab.predict("02-letters")
+    assert letters.option is None and not letters.answers[0]["locked"]
+    letters.reveal(17)
+    assert "Commit a prediction above first" in capsys.readouterr().out
+    press(letters, 0, 1)
+    assert letters.option == "few" and letters.answers[0]["locked"]
+    restart()
+    assert lab.predict("02-letters").option == "few"
 
 
 def test_mistyped_names_are_told_in_one_sentence():
@@ -180,6 +188,27 @@ def test_answers_survive_a_restart(restart):
     assert again.answers[0]["chosen"] == 2, "the first answer, not the option read last"
     assert again.answers[0]["mark"] == "Not quite."
     assert again.answers[1]["text"] == "" and again.summary["text"] == "1 question to go."
+
+
+def test_an_answer_that_is_gone_from_the_course_leaves_the_question_open(restart):
+    store().answer("02-q1", "removed", ["removed"])
+    quiz = lab.quiz("02")
+    assert quiz.answers[0]["text"] == quiz.summary["text"] == ""
+    press(quiz, 0, 0)
+    press(quiz, 0, 1)
+    assert "Your first answer counts: “That the additions happen" in quiz.answers[0]["text"]
+    restart()
+    assert lab.quiz("02").answers[0]["chosen"] == 0
+
+
+def test_a_card_answers_even_if_its_answer_is_lost_at_once(monkeypatch):
+    """As when another program writes rubbish into the file in between."""
+    letters, quiz = lab.predict("02-letters"), lab.quiz("02")
+    monkeypatch.setattr(store(), "_write", lambda change: None)
+    press(letters, 0, 1)
+    assert letters.answers[0]["chosen"] == 1
+    press(quiz, 0, 1)
+    assert quiz.answers[0]["mark"] == "Correct."
 
 
 def test_unknown_questions_and_options_are_told():

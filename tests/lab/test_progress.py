@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import filelock
@@ -17,6 +21,9 @@ from samebits.lab.progress import Store
 
 from .conftest import progress
 
+# The ids of the options that the course has today.
+KNOWN = ("a", "b", "c", "few")
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -25,9 +32,9 @@ def folder(tmp_path):
 
 def test_what_was_written_is_read_after_a_restart(folder):
     store = Store(folder)
-    store.predict("02-letters", "few")
+    store.predict("02-letters", "few", KNOWN)
     store.measure("02-letters", np.int64(17))
-    store.answer("02-q1", "a")
+    store.answer("02-q1", "a", KNOWN)
     store.earn("02-block-tree", 2, of=3)
     again = Store(folder)
     assert again.predicted("02-letters") == "few"
@@ -35,6 +42,14 @@ def test_what_was_written_is_read_after_a_restart(folder):
     assert again.answered("02-q1") == "a"
     assert again.best("02-block-tree") == 2
     assert again.notice() == ""
+
+
+def test_a_snapshot_stays_what_it_was(folder):
+    store = Store(folder)
+    store.earn("02-block-tree", 2, of=3)
+    taken = store.snapshot()
+    store.earn("02-block-tree", 3, of=3)
+    assert [taken.best("02-block-tree"), store.best("02-block-tree")] == [2, 3]
 
 
 def test_nothing_is_written_by_reading(folder):
@@ -45,8 +60,8 @@ def test_nothing_is_written_by_reading(folder):
 def test_the_first_answer_and_prediction_stand_and_the_best_points_stay(folder):
     store = Store(folder)
     for option in ("a", "b"):
-        store.answer("02-q1", option)
-        store.predict("02-letters", option)
+        store.answer("02-q1", option, KNOWN)
+        store.predict("02-letters", option, KNOWN)
     for points in (1, 3, 2):
         store.earn("02-block-tree", points, of=3)
     assert store.answered("02-q1") == store.predicted("02-letters") == "a"
@@ -57,7 +72,7 @@ def test_two_processes_writing_at_once_lose_nothing(folder):
     program = (
         "import sys; from pathlib import Path; from samebits.lab.progress import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
-        "for n in range(40): store.answer(f'{sys.argv[2]}-{n}', 'a')\n"
+        "for n in range(40): store.answer(f'{sys.argv[2]}-{n}', 'a', ['a'])\n"
         "print(store.notice(), end='')"
     )
     command = [sys.executable, "-c", program, str(folder)]
@@ -67,12 +82,52 @@ def test_two_processes_writing_at_once_lose_nothing(folder):
     assert sorted(kept) == sorted(f"{name}-{n}" for name in ("one", "two") for n in range(40))
 
 
+def test_threads_of_a_kernel_writing_at_once_lose_nothing(folder):
+    store = Store(folder)
+
+    def write(name):
+        for n in range(25):
+            store.answer(f"{name}-{n}", "a", KNOWN)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        writers = [threading.Thread(target=write, args=(name,)) for name in "pqrs"]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(timeout=60)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(json.loads((folder / "progress.json").read_text())["answers"]) == 4 * 25
+    assert store.notice() == ""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+def test_a_kernel_killed_while_it_writes_leaves_no_growing_rubbish(folder):
+    program = (
+        "import os, signal, sys; from pathlib import Path; from samebits.lab.progress import Store\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Store(Path(sys.argv[1])).answer('02-q1', 'b', ['b'])"
+    )
+    Store(folder).answer("02-q1", "a", KNOWN)
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", program, str(folder)], timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+    assert len(list(folder.glob("*.tmp"))) == 1
+    store = Store(folder)
+    store.answer("02-q2", "b", KNOWN)
+    assert store.notice() == ""
+    assert [store.answered("02-q1"), store.answered("02-q2")] == ["a", "b"]
+    assert not list(folder.glob("*.tmp"))
+
+
 @pytest.mark.parametrize("rubbish", [b"", b"{", b"[1, 2]", b"null", b"\xff\xfe", b"[" * 100_000])
 def test_a_corrupt_file_is_set_aside_and_named_once(folder, rubbish):
     folder.mkdir()
     (folder / "progress.json").write_bytes(rubbish)
     store = Store(folder)
-    store.answer("02-q1", "a")
+    store.answer("02-q1", "a", KNOWN)
     [aside] = folder.glob("progress.corrupt-*.json")
     assert aside.read_bytes() == rubbish
     assert str(aside) in store.notice()
@@ -84,7 +139,7 @@ def test_a_second_corrupt_file_of_a_day_does_not_replace_the_first(folder):
     folder.mkdir()
     for rubbish in ("first", "second"):
         (folder / "progress.json").write_text(rubbish)
-        Store(folder).answer("02-q1", "a")
+        Store(folder).answer("02-q1", "a", KNOWN)
     assert {aside.read_text() for aside in folder.glob("progress.corrupt-*.json")} == {"first", "second"}
 
 
@@ -102,8 +157,8 @@ def test_a_newer_version_and_wrong_types_are_tolerated_field_by_field(folder):
     store = Store(folder)
     assert [store.answered(f"02-q{n}") for n in (1, 2, 3)] == [None, "b", None]
     assert [store.best("02-x"), store.best("02-y")] == [None, 2]
-    store.predict("02-letters", "few")
-    store.answer("02-q1", "a")
+    store.predict("02-letters", "few", KNOWN)
+    store.answer("02-q1", "a", KNOWN)
     store.earn("02-x", 1, of=3)
     kept = json.loads(file.read_text())
     assert (kept["version"], kept["streak"]) == (7, [1, 2])
@@ -112,30 +167,117 @@ def test_a_newer_version_and_wrong_types_are_tolerated_field_by_field(folder):
     assert Store(folder).best("02-x") == 1
 
 
+def test_what_this_edition_does_not_know_stays_in_the_file(folder):
+    folder.mkdir()
+    file = folder / "progress.json"
+    before = {
+        "version": 7,
+        "predictions": {"02-gone": {"option": "x", "measured": 3, "certainty": 0.5}, "02-list": ["x", "y"]},
+        "answers": {"02-q1": {"option": "a", "attempts": [1, 2]}, "09-q1": {"option": "z"}},
+        "exercises": ["another", "layout"],
+        "streak": {"days": 3},
+    }
+    file.write_text(json.dumps(before))
+    store = Store(folder)
+    for prediction in ("02-letters", "02-list"):
+        store.predict(prediction, "few", KNOWN)
+    store.answer("02-q1", "b", KNOWN)
+    store.earn("02-x", 1, of=3)
+    store.earn("02-x", 2, of=3)
+    kept = json.loads(file.read_text())
+    assert (kept["version"], kept["streak"], kept["answers"]) == (7, {"days": 3}, before["answers"])
+    assert kept["predictions"]["02-gone"] == before["predictions"]["02-gone"]
+    assert kept["predictions"]["02-list"]["unreadable"] == ["x", "y"]
+    assert kept["unreadable exercises"] == ["another", "layout"]
+    assert [store.predicted("02-list"), store.answered("02-q1"), store.best("02-x")] == ["few", "a", 2]
+
+
+def test_an_option_that_the_course_no_longer_has_gives_way_to_the_next_answer(folder):
+    store = Store(folder)
+    store.predict("02-letters", "few", KNOWN)
+    store.answer("02-q1", "a", KNOWN)
+    renamed = ("several", "b")
+    store.predict("02-letters", "several", renamed)
+    store.answer("02-q1", "b", renamed)
+    assert [store.predicted("02-letters"), store.answered("02-q1")] == ["several", "b"]
+
+
+@pytest.mark.parametrize("points", ["1" + "0" * 400, "1e999", "-1", "NaN", "true", '"2"', "[2]"])
+def test_points_that_are_no_points_count_as_never_checked(folder, points):
+    folder.mkdir()
+    (folder / "progress.json").write_text(f'{{"exercises": {{"02-x": {{"points": {points}}}}}}}')
+    store = Store(folder)
+    assert store.best("02-x") is None
+    store.earn("02-x", 1, of=2)
+    assert store.best("02-x") == 1
+    assert store.notice() == ""
+
+
+@pytest.mark.parametrize("measured", ["null", "[1]", '{"a": 1}'])
+def test_a_measurement_of_the_wrong_type_counts_as_missing(folder, measured):
+    folder.mkdir()
+    (folder / "progress.json").write_text(f'{{"predictions": {{"02-x": {{"measured": {measured}}}}}}}')
+    assert Store(folder).measured("02-x") is None
+
+
+def test_half_a_surrogate_pair_is_carried_along_and_never_shown(folder):
+    folder.mkdir()
+    file = folder / "progress.json"
+    file.write_text(r'{"later": {"\ud800": "\udfff"}, "predictions": {"02-x": {"measured": "\udfff"}}}')
+    store = Store(folder)
+    store.answer("02-q1", "a", KNOWN)
+    assert store.notice() == ""
+    assert json.loads(file.read_text())["later"] == {"\ud800": "\udfff"}
+    store.measured("02-x").encode("utf-8")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, file names are Unicode")
+def test_a_folder_s_name_that_is_no_unicode_can_be_told(tmp_path):
+    (tmp_path / os.fsdecode(b"caf\xe9")).write_text("a file where a folder should be")
+    store = Store(tmp_path / os.fsdecode(b"caf\xe9") / "data")
+    store.answer("02-q1", "a", KNOWN)
+    assert "kept until this kernel stops" in store.notice().encode("utf-8").decode()
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), ValueError("too many digits")])
+def test_what_json_reads_but_cannot_write_is_told(folder, monkeypatch, error):
+    """As a list nested deeper than the writer goes, which is not as deep as the reader goes."""
+    store = Store(folder)
+
+    def fail(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.json, "dump", fail)
+        store.answer("02-q1", "a", KNOWN)
+    assert f"cannot be written ({error})" in store.notice()
+    assert store.answered("02-q1") == "a"
+
+
 def test_an_unwritable_place_keeps_progress_in_the_kernel_and_says_so_once(tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
     store = Store(tmp_path / "file" / "data")
-    store.answer("02-q1", "a")
+    store.answer("02-q1", "a", KNOWN)
     assert "kept until this kernel stops" in store.notice()
-    store.answer("02-q2", "b")
+    store.answer("02-q2", "b", KNOWN)
     assert store.notice() == ""
     assert [store.answered("02-q1"), store.answered("02-q2")] == ["a", "b"]
 
 
 def test_a_full_disk_leaves_the_old_file_whole_and_no_rubbish_beside_it(folder, monkeypatch):
     store = Store(folder)
-    store.answer("02-q1", "a")
+    store.answer("02-q1", "a", KNOWN)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(progress.os, "fsync", full)
-        store.answer("02-q2", "b")
+        store.answer("02-q2", "b", KNOWN)
         assert "no space left on device" in store.notice()
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".lock"]
     assert [Store(folder).answered("02-q1"), Store(folder).answered("02-q2")] == ["a", None]
-    store.answer("02-q3", "c")
+    store.answer("02-q3", "c", KNOWN)
     assert Store(folder).answered("02-q2") == "b", "what was pending is written with the next change"
 
 
@@ -144,20 +286,75 @@ def test_a_locked_file_is_waited_for_briefly_and_written_later(folder, monkeypat
     folder.mkdir()
     store = Store(folder)
     with filelock.FileLock(folder / "progress.json.lock"):
-        store.answer("02-q1", "a")
+        store.answer("02-q1", "a", KNOWN)
         assert "Another program holds" in store.notice()
         assert store.answered("02-q1") == "a"
         assert not (folder / "progress.json").exists()
-    store.answer("02-q2", "b")
+    store.answer("02-q2", "b", KNOWN)
     assert [Store(folder).answered("02-q1"), Store(folder).answered("02-q2")] == ["a", "b"]
+
+
+def test_a_held_lock_is_waited_for_once_and_then_only_tried(folder, monkeypatch):
+    monkeypatch.setattr(progress, "LOCK_SECONDS", 0.5)
+    folder.mkdir()
+    (folder / "progress.json").write_text("{")
+    store = Store(folder)
+    with filelock.FileLock(folder / "progress.json.lock"):
+        start = time.monotonic()
+        for n in range(10):
+            store.answer(f"02-q{n}", "a", KNOWN)
+            assert store.answered(f"02-q{n}") == "a"
+        assert 0.5 <= time.monotonic() - start < 2
+        notice = store.notice()
+        assert notice.count("Another program holds") == notice.count("not readable as progress") == 1
+    store.earn("02-x", 1, of=1)
+    assert "kept as" in store.notice(), "a free lock is taken at once"
+    assert [Store(folder).answered(f"02-q{n}") for n in range(10)] == ["a"] * 10
+
+
+def test_a_linked_file_stays_a_link(folder, tmp_path):
+    folder.mkdir()
+    target = tmp_path / "synchronised" / "real.json"
+    (folder / "progress.json").symlink_to(target)
+    for n, content in enumerate((None, '{"answers": {"02-q0": {"option": "a"}}}', "{")):
+        if content:
+            target.write_text(content)
+        store = Store(folder)
+        store.answer("02-q1", "a", KNOWN)
+        assert (folder / "progress.json").is_symlink()
+        assert json.loads(target.read_text())["answers"]["02-q1"]["option"] == "a", n
+        assert store.answered("02-q1") == "a"
+    assert store.answered("02-q0") is None
+    [aside] = target.parent.glob("progress.corrupt-*.json")
+    assert aside.read_text() == "{" and str(aside) in store.notice()
+
+
+def test_a_link_that_leads_to_itself_does_not_raise(folder):
+    folder.mkdir()
+    (folder / "progress.json").symlink_to(folder / "progress.json")
+    store = Store(folder)
+    assert store.answered("02-q1") is None
+    store.answer("02-q1", "a", KNOWN)
+    assert store.answered("02-q1") == "a"
 
 
 def test_the_store_follows_samebits_data(tmp_path, monkeypatch):
     monkeypatch.setenv("SAMEBITS_DATA", str(tmp_path / "here"))
     assert progress.store() is progress.store()
-    assert progress.store().path == tmp_path / "here" / "progress.json"
+    assert progress.store().path == tmp_path.resolve() / "here" / "progress.json"
     monkeypatch.delenv("SAMEBITS_DATA")
     assert progress.store().path.parent.name == "samebits"
+
+
+@pytest.mark.parametrize("named", ["~/mine", "mine", "./mine"])
+def test_samebits_data_means_one_folder_wherever_a_notebook_lies(tmp_path, monkeypatch, named):
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
+    monkeypatch.setenv("SAMEBITS_DATA", named)
+    for notebooks in ("lessons", "labs"):
+        (tmp_path / notebooks).mkdir()
+        monkeypatch.chdir(tmp_path / notebooks)
+        assert progress.store().path == tmp_path.resolve() / "mine" / "progress.json"
 
 
 JSON = st.recursive(
@@ -165,7 +362,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-ENTRIES = st.dictionaries(st.sampled_from(["02-q1", "x"]), JSON | st.dictionaries(st.text(), JSON)) | JSON
+FIELDS = st.sampled_from(["option", "measured", "points"]) | st.text()
+ENTRIES = st.dictionaries(st.sampled_from(["02-q1", "x"]), JSON | st.dictionaries(FIELDS, JSON)) | JSON
 STATES = st.dictionaries(st.sampled_from(["version", *progress.SECTIONS]), ENTRIES)
 
 
@@ -177,5 +375,5 @@ def test_no_file_makes_the_store_fail(tmp_path_factory, content):
     store = Store(folder)
     store.best("02-q1"), store.predicted("02-q1"), store.measured("02-q1")
     already = store.answered("02-q1")
-    store.answer("02-q1", "a")
-    assert Store(folder).answered("02-q1") == (already or "a")
+    store.answer("02-q1", "a", KNOWN)
+    assert Store(folder).answered("02-q1") == (already if already in KNOWN else "a")

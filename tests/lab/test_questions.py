@@ -39,6 +39,9 @@ def test_unknown_names_get_the_nearest_one():
         questions.prediction("02-leters")
     with pytest.raises(LabError, match="no quiz for chapter '07'"):
         questions.quiz("07")
+    for name in (2, None, ""):
+        with pytest.raises(LabError, match=f"no prediction {name!r}"):
+            questions.prediction(name)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,16 @@ def test_malformed_entries_are_named(old, new, sentence):
     message = str(refused.value)
     assert message.startswith("questions/02.toml") and sentence in message
     assert "\n" not in message and message.endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"x = " + b"[" * 5000 + b"]" * 5000, b"x = " + b"{a = " * 5000, b"x = " + b"9" * 5000, b"\xff"],
+)
+def test_what_is_no_toml_is_told_in_the_usual_sentence(content):
+    (questions.FOLDER / "02.toml").write_bytes(content)
+    with pytest.raises(LabError, match=r"^questions/02\.toml cannot be read: [^\n]+\.$"):
+        questions.load("02")
 
 
 def test_an_explanation_may_not_be_missing():

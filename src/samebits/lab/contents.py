@@ -6,14 +6,14 @@ import html
 
 from samebits import course
 from samebits.lab import card, questions
-from samebits.lab.check import exercises
-from samebits.lab.progress import Store, store
+from samebits.lab.check import Exercise, exercises
+from samebits.lab.progress import Kept, store
 from samebits.lab.quiz import score
 
 
 def contents() -> None:
     """Display the chapters: what each is about, its minutes, links that open it, and the learner's progress."""
-    kept = store()
+    kept = store().snapshot()
     rows, lines = [], []
     for chapter in course.CHAPTERS:
         done = _done(chapter.number, kept)
@@ -33,7 +33,7 @@ def contents() -> None:
 
 def progress() -> None:
     """Display every prediction, exercise and quiz of the course with what the learner has done of it."""
-    kept = store()
+    kept = store().snapshot()
     groups, lines = [], []
     for chapter in course.CHAPTERS:
         results = _results(chapter.number, kept)
@@ -50,11 +50,14 @@ def progress() -> None:
     _show("Your progress", ["Part", "What", "You"], "".join(groups), lines)
 
 
-def _done(number: str, kept: Store) -> list[str]:
+def _done(number: str, kept: Kept) -> list[str]:
     """How much of a chapter's predictions, exercises and quiz is done, each in a few words."""
     chapter, tasks = questions.load(number), exercises(number)
-    predicted = sum(kept.predicted(prediction.id) is not None for prediction in chapter.predictions)
-    earned = sum(kept.best(task.id) or 0 for task in tasks)
+    predicted = sum(
+        questions.chosen(prediction, kept.predicted(prediction.id)) is not None
+        for prediction in chapter.predictions
+    )
+    earned = sum(_earned(task, kept) or 0 for task in tasks)
     points, _, _ = score(chapter.questions, kept)
     parts = (
         ("Predictions", predicted, len(chapter.predictions), ""),
@@ -64,7 +67,7 @@ def _done(number: str, kept: Store) -> list[str]:
     return [f"{name} {done:g} of {of}{unit}" for name, done, of, unit in parts if of]
 
 
-def _results(number: str, kept: Store) -> list[tuple[str, str, str]]:
+def _results(number: str, kept: Kept) -> list[tuple[str, str, str]]:
     """Part, what and how far, for each prediction, exercise and the quiz of one chapter."""
     chapter = questions.load(number)
     results = [
@@ -72,7 +75,7 @@ def _results(number: str, kept: Store) -> list[tuple[str, str, str]]:
         for prediction in chapter.predictions
     ]
     for task in exercises(number):
-        best = kept.best(task.id)
+        best = _earned(task, kept)
         done = "not attempted yet" if best is None else f"{best:g} of {task.points} points"
         results.append(("Exercise", task.title, done))
     if chapter.questions:
@@ -84,8 +87,14 @@ def _results(number: str, kept: Store) -> list[tuple[str, str, str]]:
     return results
 
 
-def _predicted(prediction: questions.Prediction, kept: Store) -> str:
-    option = {option.id: option for option in prediction.options}.get(kept.predicted(prediction.id))
+def _earned(task: Exercise, kept: Kept) -> float | None:
+    """The best points of an exercise, but not more than it gives today; None if it was never checked."""
+    best = kept.best(task.id)
+    return None if best is None else min(best, task.points)
+
+
+def _predicted(prediction: questions.Prediction, kept: Kept) -> str:
+    option = questions.chosen(prediction, kept.predicted(prediction.id))
     if option is None:
         return "not predicted yet"
     measured = kept.measured(prediction.id)

@@ -14,6 +14,7 @@ import traitlets
 
 from samebits import experiments, runner
 from samebits.experiment import BadSetting, Experiment, Knob, Observation, Runs, Source
+from samebits.lab.errors import LabError
 from samebits.lab.theme import CSS
 from samebits.lab.tiles import wall
 
@@ -91,8 +92,11 @@ class Panel(anywidget.AnyWidget):
             print(self.status)
         return runs
 
-    def result(self) -> Runs | None:
-        """The last run of this panel; if there is none yet, it runs once now. A run that goes on is waited for."""
+    def result(self) -> Runs:
+        """The last run of this panel; if there is none yet, it runs once now. A run that goes on is waited for.
+
+        Raises LabError, in one sentence, if that run fails.
+        """
         if self.busy and self._thread:
             print("Waiting for the run that goes on in the panel; Cancel ends it.")
             try:
@@ -100,7 +104,9 @@ class Panel(anywidget.AnyWidget):
             except KeyboardInterrupt:
                 self.press_cancel()
                 self._thread.join()
-        return self.runs[-1] if self.runs else self.run()
+        if not self.runs and self.run() is None:
+            raise LabError("So there is no result here. Mend what the line above says, and run this cell again.")
+        return self.runs[-1]
 
     def press_run(self) -> None:
         """What the Run button does: measure in the background, so that the kernel stays free."""

@@ -36,8 +36,8 @@ class Prediction(choice.Choice):
             ],
             answers=[choice.answer("Commit prediction")],
         )
-        if self._committed:
-            self._lock()
+        if committed := self._committed:
+            self._lock(committed)
 
     def __repr__(self) -> str:
         return f"Prediction {self._prediction.id}: run this cell in JupyterLab to answer."
@@ -57,29 +57,33 @@ class Prediction(choice.Choice):
 
         Raises LabError for an unknown option.
         """
-        known = [o.id for o in self._prediction.options]
+        known = self._known
         if option not in known:
             raise LabError(f"{self._prediction.id} has no option {option!r}. {nearest(option, known)}")
         self.choose(0, known.index(option))
 
     def choose(self, question: int, option: int) -> None:
-        if not self._committed:
-            self._store.predict(self._prediction.id, self._prediction.options[option].id)
-        self._lock()
+        chosen = self._prediction.options[option]
+        self._store.predict(self._prediction.id, chosen.id, self._known)
+        self._lock(self._committed or chosen)
 
     def reveal(self, measured: Any, words: str = "") -> None:
         """Print and show "You predicted …; your machine gave …" and keep the measurement.
+
+        Without a prediction it asks for one and does not tell: a prediction made afterwards is none.
 
         measured  the number (or text, or truth value) that the options foresee
         words     how to say it where the number alone would not do, such as "0.4 times the time"
         """
         words = words or questions.words(measured)
-        self._store.measure(self._prediction.id, measured)
         committed, happened = self._committed, self._option_for(measured)
-        gave = f"your machine gave {words}."
         if committed is None:
-            mark, tone, text = "", "", f"You made no prediction; {gave}"
-        elif committed == happened:
+            self.show(0, mark="", text="Commit a prediction first, then run the cell below again.", tone="")
+            print("Commit a prediction above first, then run this cell again.")
+            return
+        self._store.measure(self._prediction.id, measured)
+        gave = f"your machine gave {words}."
+        if committed == happened:
             mark, tone, text = "A match.", "good", f"You predicted “{committed.text}”; {gave}"
         else:
             think = "Think" if happened else "No option foresaw that: think"
@@ -89,15 +93,17 @@ class Prediction(choice.Choice):
         print(self.sentence.replace("`", ""))
 
     @property
+    def _known(self) -> list[str]:
+        return [option.id for option in self._prediction.options]
+
+    @property
     def _committed(self) -> questions.Foreseen | None:
-        option = self._store.predicted(self._prediction.id)
-        return {o.id: o for o in self._prediction.options}.get(option)
+        return questions.chosen(self._prediction, self._store.predicted(self._prediction.id))
 
     def _option_for(self, measured: Any) -> questions.Foreseen | None:
         return next((option for option in self._prediction.options if option.holds(measured)), None)
 
-    def _lock(self) -> None:
-        committed = self._committed
+    def _lock(self, committed: questions.Foreseen) -> None:
         measured = self._store.measured(self._prediction.id)
         if measured is None:
             text = f"“{committed.text}”. Run on to see what your machine gives."

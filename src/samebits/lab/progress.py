@@ -6,18 +6,21 @@
                      "exercises":   {"02-block-tree": {"points": 2, "of": 3, "when": "2026-…"}}}
 
 The file lies in the user's data folder, or in $SAMEBITS_DATA. Several notebooks write it at once, so each
-change reads the newest file, changes one entry and replaces the file, all under a lock. Nothing that goes
-wrong here may stop a lesson: the store keeps the change in memory, and `notice` says so, once.
+change reads the newest file, changes one entry and replaces the file, all under a lock. The file outlives
+editions of the course: whatever this one does not know stays in it. Nothing that goes wrong here may stop a
+lesson: the store keeps the change in memory, and `notice` says so, once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-import math
 import os
-import tempfile
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +30,44 @@ import platformdirs
 VERSION = 1
 SECTIONS = ("predictions", "answers", "exercises")
 LOCK_SECONDS = 2.0
+# A lock that was waited for in vain is only tried, not waited for, during the next seconds: a card reads and
+# writes many times, and a learner should wait once.
+NO_WAIT_SECONDS = 10.0
 
 State = dict[str, Any]
 Change = Callable[[State], None]
 
 
 def store() -> Store:
-    """The store of this kernel for the folder that $SAMEBITS_DATA names, else for the user's data folder."""
-    folder = Path(os.environ.get("SAMEBITS_DATA") or platformdirs.user_data_dir("samebits", appauthor=False))
+    """The store of this kernel for the folder that $SAMEBITS_DATA names, else for the user's data folder.
+
+    A relative $SAMEBITS_DATA begins at the home folder: a kernel works in the folder of its notebook, and
+    lessons and labs would not share their progress.
+    """
+    named = os.environ.get("SAMEBITS_DATA") or platformdirs.user_data_dir("samebits", appauthor=False)
+    folder = Path(os.path.expanduser("~"), os.path.expanduser(named))
     return _stores.setdefault(folder, Store(folder))
 
 
-class Store:
-    """Progress kept in `folder`/progress.json; entries of the wrong type in it count as missing."""
+class Kept:
+    """What a learner has done; entries of the wrong type count as missing.
 
-    def __init__(self, folder: Path):
-        self.path = Path(folder) / "progress.json"
-        # What could not be written yet; read together with the file, and written with the next change.
-        self._pending: list[Change] = []
-        self._notices: list[str] = []
-        self._said: set[str] = set()
+    Ids come as they were written: the course may have dropped or renamed them since.
+    """
 
-    # What the lab asks.
+    def _state(self) -> State:
+        raise NotImplementedError
 
     def predicted(self, prediction: str) -> str | None:
         """The id of the option committed to, or None."""
         return self._text("predictions", prediction, "option")
 
     def measured(self, prediction: str) -> Any:
-        """The measurement that the prediction was held against, or None."""
-        return self._entry("predictions", prediction).get("measured")
+        """The measurement that the prediction was held against (number, truth value or text), or None."""
+        measured = self._entry("predictions", prediction).get("measured")
+        if isinstance(measured, str):
+            return _printable(measured)
+        return measured if isinstance(measured, bool | int | float) else None
 
     def answered(self, question: str) -> str | None:
         """The id of the first option answered with, or None."""
@@ -66,11 +77,54 @@ class Store:
         """The most points that a check of the exercise gave, or None if it was never checked."""
         return _points(self._entry("exercises", exercise))
 
+    def _entry(self, section: str, name: str) -> dict[str, Any]:
+        entry = self._state()[section].get(name)
+        return entry if isinstance(entry, dict) else {}
+
+    def _text(self, section: str, name: str, field: str) -> str | None:
+        value = self._entry(section, name).get(field)
+        return value if isinstance(value, str) else None
+
+
+class Snapshot(Kept):
+    """Progress as it was at one moment."""
+
+    def __init__(self, state: State):
+        self._taken = state
+
+    def _state(self) -> State:
+        return self._taken
+
+
+class Store(Kept):
+    """Progress kept in `folder`/progress.json: each question reads the file as it is now."""
+
+    def __init__(self, folder: Path):
+        self._folder = Path(folder)
+        # What could not be written yet; read together with the file, and written with the next change.
+        self._pending: list[Change] = []
+        self._notices: list[str] = []
+        self._said: set[str] = set()
+        # The file lock is between kernels; this one is between the threads of a kernel.
+        self._threads = threading.Lock()
+        self._no_wait_until = 0.0
+
+    @property
+    def path(self) -> Path:
+        """The file itself: where progress.json is a link, the file that it leads to, so the link stays."""
+        return Path(os.path.realpath(self._folder / "progress.json"))
+
+    # What the lab asks.
+
+    def snapshot(self) -> Snapshot:
+        """Everything as it is now, for whoever asks many questions: the file is read once."""
+        return Snapshot(self._state())
+
     def notice(self) -> str:
         """What went wrong with the file since the last call, each thing once; empty when all is well."""
-        self._state()
-        notice = " ".join(self._notices)
-        self._notices.clear()
+        with self._threads:
+            notice = " ".join(self._notices)
+            self._notices.clear()
         return notice
 
     def tell(self) -> None:
@@ -80,16 +134,16 @@ class Store:
 
     # What the lab writes.
 
-    def predict(self, prediction: str, option: str) -> None:
-        """Commit to an option; an earlier commitment stands."""
-        self._write(lambda state: _first(state["predictions"], prediction, option))
+    def predict(self, prediction: str, option: str, known: Sequence[str]) -> None:
+        """Commit to an option; an earlier commitment stands if it is one of the `known` options' ids."""
+        self._write(lambda state: _first(state["predictions"], prediction, option, known))
 
     def measure(self, prediction: str, measured: Any) -> None:
         self._write(lambda state: _at(state["predictions"], prediction).update(measured=_plain(measured)))
 
-    def answer(self, question: str, option: str) -> None:
-        """Record the first answer; a later one changes nothing."""
-        self._write(lambda state: _first(state["answers"], question, option))
+    def answer(self, question: str, option: str, known: Sequence[str]) -> None:
+        """Record the first answer; it stands as long as it is one of the `known` options' ids."""
+        self._write(lambda state: _first(state["answers"], question, option, known))
 
     def earn(self, exercise: str, points: float, of: int) -> None:
         """Record the points of a check; the best ones stay."""
@@ -105,7 +159,12 @@ class Store:
     # How it is kept.
 
     def _write(self, change: Change) -> None:
-        self._pending.append(change)
+        with self._threads:
+            self._pending.append(change)
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is pending, or say why it cannot be written."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock():
@@ -118,7 +177,8 @@ class Store:
                 f"Another program holds {self.path}.lock, so your progress is kept in this kernel and written "
                 "with your next answer; if that persists, close other notebooks."
             )
-        except (OSError, NotImplementedError) as error:
+        except (OSError, NotImplementedError, ValueError, RecursionError) as error:
+            # The last two: JSON reads some values, such as very deep lists, that it cannot write.
             self._say(
                 f"Your progress is kept until this kernel stops: {self.path.parent} cannot be written "
                 f"({_reason(error)}). Set SAMEBITS_DATA to a folder of yours to keep it."
@@ -126,11 +186,25 @@ class Store:
         else:
             self._pending.clear()
 
-    def _lock(self) -> filelock.BaseFileLock:
-        return filelock.FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS)
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Hold the file's lock. Raises filelock.Timeout, and does not wait again for a while after it."""
+        seconds = LOCK_SECONDS if time.monotonic() >= self._no_wait_until else 0
+        try:
+            with filelock.FileLock(f"{self.path}.lock", timeout=seconds):
+                yield
+        except filelock.Timeout:
+            if seconds:
+                self._no_wait_until = time.monotonic() + NO_WAIT_SECONDS
+            raise
 
     def _state(self) -> State:
-        """The file as it is now, with what is still to be written; replacing is atomic, so no lock."""
+        """The file as it is now, with what is still to be written."""
+        with self._threads:
+            return self._merged()
+
+    def _merged(self) -> State:
+        # No file lock: replacing is atomic.
         try:
             state = _read(self.path)
         except _Corrupt:
@@ -147,6 +221,12 @@ class Store:
         try:
             with self._lock():
                 return self._load()
+        except filelock.Timeout:
+            self._say(
+                f"{self.path} is not readable as progress, and another program holds its lock; it is set aside "
+                "as soon as the lock is free."
+            )
+            return _complete({})
         except (OSError, NotImplementedError) as error:
             self._say(f"{self.path} is not readable as progress and cannot be set aside ({_reason(error)}).")
             return _complete({})
@@ -166,15 +246,7 @@ class Store:
     def _say(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            self._notices.append(sentence)
-
-    def _entry(self, section: str, name: str) -> dict[str, Any]:
-        entry = self._state()[section].get(name)
-        return entry if isinstance(entry, dict) else {}
-
-    def _text(self, section: str, name: str, field: str) -> str | None:
-        value = self._entry(section, name).get(field)
-        return value if isinstance(value, str) else None
+            self._notices.append(_printable(sentence))
 
 
 _stores: dict[Path, Store] = {}
@@ -198,50 +270,66 @@ def _read(path: Path) -> State:
 
 
 def _complete(state: State) -> State:
-    """The state with every section; what a newer version of the course added is carried along untouched."""
+    """The state with every section; what another edition of the course put there is carried along."""
     state.setdefault("version", VERSION)
     for section in SECTIONS:
-        if not isinstance(state.get(section), dict):
+        if not isinstance(state.setdefault(section, {}), dict):
+            state[f"unreadable {section}"] = state[section]
             state[section] = {}
     return state
 
 
 def _replace(path: Path, state: State) -> None:
-    """Write beside the file and rename, so that a reader or a crash never meets half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="progress.", suffix=".tmp")
+    """Write beside the file and rename, so that a reader or a crash never meets half a file. Needs the lock.
+
+    A kernel that is killed here leaves its temporary file; having one name, it is the next write's.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(state, file, indent=1, ensure_ascii=False)
+        with open(temporary, "w", encoding="ascii", opener=_private) as file:
+            # ASCII, with escapes, holds whatever was read, even half of a surrogate pair.
+            json.dump(state, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
+
+
 def _at(section: dict[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(section.get(name), dict):
-        section[name] = {}
+    entry = section.setdefault(name, {})
+    if not isinstance(entry, dict):
+        section[name] = {"unreadable": entry}
     return section[name]
 
 
-def _first(section: dict[str, Any], name: str, option: str) -> None:
+def _first(section: dict[str, Any], name: str, option: str, known: Sequence[str]) -> None:
     entry = _at(section, name)
-    if not isinstance(entry.get("option"), str):
+    if entry.get("option") not in known:
         entry.update(option=option, when=_now())
 
 
 def _points(entry: dict[str, Any]) -> float | None:
+    """The entry's points, if they are a number that a float can hold."""
     points = entry.get("points")
-    number = isinstance(points, int | float) and not isinstance(points, bool) and math.isfinite(points)
-    return points if number else None
+    number = isinstance(points, int | float) and not isinstance(points, bool)
+    return points if number and 0 <= points <= sys.float_info.max else None
 
 
 def _plain(value: Any) -> Any:
     """A measurement as JSON can hold it: a number, a truth value, else its text."""
     value = value.item() if hasattr(value, "item") else value
     return value if isinstance(value, bool | int | float) else str(value)
+
+
+def _printable(text: str) -> str:
+    """Half of a surrogate pair, as in a file name that is no UTF-8, can be neither printed nor sent."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _free_name(path: Path) -> Path:
@@ -254,7 +342,9 @@ def _free_name(path: Path) -> Path:
 
 
 def _reason(error: BaseException) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    if strerror := getattr(error, "strerror", None):
+        return strerror.lower()
+    return str(error) or type(error).__name__
 
 
 def _now() -> str:

@@ -94,14 +94,14 @@ def load(number: str) -> Chapter:
         return Chapter()
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LabError(f"questions/{path.name} cannot be read: {error}.") from error
     return _Reader(path.name, number).chapter(data)
 
 
 def prediction(name: str) -> Prediction:
     """The prediction with this id. Raises LabError with the nearest id."""
-    known = {entry.id: entry for entry in load(name[:2]).predictions}
+    known = {entry.id: entry for entry in load(str(name)[:2]).predictions}
     if name not in known:
         raise LabError(f"There is no prediction {name!r}. {_hint(name, list(known))}")
     return known[name]
@@ -114,6 +114,11 @@ def quiz(number: str) -> tuple[Question, ...]:
         chapters = sorted(path.stem for path in FOLDER.glob("*.toml"))
         raise LabError(f"There is no quiz for chapter {number!r}. {_hint(number, chapters)}")
     return questions
+
+
+def chosen(asked: Prediction | Question, option: str | None) -> Foreseen | Option | None:
+    """The option with this id; None for None and for an id that this edition of the course does not have."""
+    return next((known for known in asked.options if known.id == option), None)
 
 
 def paragraphs(text: str) -> list[str]:

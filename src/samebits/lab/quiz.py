@@ -5,7 +5,7 @@ from __future__ import annotations
 from samebits.experiment import nearest
 from samebits.lab import choice, questions
 from samebits.lab.errors import LabError
-from samebits.lab.progress import Store, store
+from samebits.lab.progress import Kept, store
 
 
 def quiz(number: str) -> Quiz:
@@ -18,11 +18,11 @@ def quiz(number: str) -> Quiz:
     return card
 
 
-def score(chapter: tuple[questions.Question, ...], kept: Store) -> tuple[int, int, list[questions.Question]]:
+def score(chapter: tuple[questions.Question, ...], kept: Kept) -> tuple[int, int, list[questions.Question]]:
     """Points of the first answers, how many questions have one, and which of those were wrong."""
     points, answered, wrong = 0, 0, []
     for question in chapter:
-        first = _option(question, kept.answered(question.id))
+        first = questions.chosen(question, kept.answered(question.id))
         if first:
             answered += 1
             points += question.points if first.correct else 0
@@ -51,10 +51,11 @@ class Quiz(choice.Choice):
             ],
             answers=[choice.answer("Answer") for _ in chapter],
         )
+        kept = self._store.snapshot()
         for n, question in enumerate(chapter):
-            first = _option(question, self._store.answered(question.id))
+            first = questions.chosen(question, kept.answered(question.id))
             if first:
-                self._explain(n, first)
+                self._explain(n, first, first)
         self._sum_up()
 
     def __repr__(self) -> str:
@@ -63,7 +64,7 @@ class Quiz(choice.Choice):
     @property
     def points(self) -> int:
         """Points of the first answers so far."""
-        return score(self._chapter, self._store)[0]
+        return score(self._chapter, self._store.snapshot())[0]
 
     @property
     def of(self) -> int:
@@ -86,13 +87,14 @@ class Quiz(choice.Choice):
 
     def choose(self, question: int, option: int) -> None:
         asked = self._chapter[question]
-        self._store.answer(asked.id, asked.options[option].id)
-        self._explain(question, asked.options[option])
+        chosen = asked.options[option]
+        self._store.answer(asked.id, chosen.id, [known.id for known in asked.options])
+        first = questions.chosen(asked, self._store.answered(asked.id))
+        self._explain(question, chosen, first or chosen)
         self._sum_up()
 
-    def _explain(self, n: int, option: questions.Option) -> None:
+    def _explain(self, n: int, option: questions.Option, first: questions.Option) -> None:
         question = self._chapter[n]
-        first = _option(question, self._store.answered(question.id))
         text = option.because
         if option is not first:
             text += f" Your first answer counts: “{first.text}”."
@@ -107,7 +109,7 @@ class Quiz(choice.Choice):
         )
 
     def _sum_up(self) -> None:
-        points, answered, wrong = score(self._chapter, self._store)
+        points, answered, wrong = score(self._chapter, self._store.snapshot())
         left = len(self._chapter) - answered
         mark, text = "", ""
         if left == 0:
@@ -121,7 +123,3 @@ class Quiz(choice.Choice):
             mark = f"{points} of {self.of} points so far."
             text = f"{left} question{'s' if left > 1 else ''} to go."
         self.summary = {"mark": mark, "text": f"{text} {self._store.notice()}".strip(), "tone": ""}
-
-
-def _option(question: questions.Question, name: str | None) -> questions.Option | None:
-    return {option.id: option for option in question.options}.get(name)
