@@ -21,7 +21,7 @@ from samebits.lab.tiles import wall
 _STATIC = Path(__file__).parent / "static"
 REFRESH = 0.15  # seconds between two updates of the wall while a run goes on
 BUDGET = 60.0
-ROWS = 6  # earlier runs that stay above the latest one
+ROWS = 12  # earlier runs that stay above the latest one
 
 
 class Panel(anywidget.AnyWidget):
