@@ -265,15 +265,6 @@ def _word(value: Any) -> str:
 
 
 def _taken(knob: Knob, runs: Runs) -> str:
-    """What was asked of a knob, and what ran instead where that is another value of the same kind."""
-    asked, seen = runs.asked[knob.name], runs.seen.get(knob.name)
-    if seen is None or seen == asked or (knob.kind != "number" and asked != "auto"):
-        if knob.name != "block" or seen is None or str(seen) == str(asked):
-            return _word(asked)
-    return f"{_word(asked)} ({_word(seen)} was taken)"
-
-
-def _taken(knob: Knob, runs: Runs) -> str:
     """What was asked of a knob, and what was taken instead where the worker saw another value."""
     asked, seen = runs.asked[knob.name], runs.seen.get(knob.name)
     comparable = knob.kind == "number" or str(asked).isdigit() or asked == "auto"
