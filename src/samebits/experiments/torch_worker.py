@@ -58,7 +58,9 @@ def set_flags(
     import torch
 
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    # The call imports torch._inductor, which takes seconds, whether or not anything changes.
+    if torch.are_deterministic_algorithms_enabled() != deterministic:
+        torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.backends.mkldnn.enabled = mkldnn
     torch.backends.cudnn.benchmark = cudnn_benchmark
