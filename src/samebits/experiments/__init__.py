@@ -17,6 +17,9 @@ _PLACES = {
     "split-k": "samebits.experiments.gemm_split_k:SPLIT_K",
     "gemm-workspace": "samebits.experiments.gemm_workspace:GEMM_WORKSPACE",
     "gemm-environment": "samebits.experiments.gemm_environment:GEMM_ENVIRONMENT",
+    "thousand-models": "samebits.experiments.thousand_models:THOUSAND_MODELS",
+    "factorisation": "samebits.experiments.factorisation:FACTORISATION",
+    "sage-training": "samebits.experiments.sage_training:SAGE_TRAINING",
 }
 
 
@@ -32,5 +35,13 @@ def find(name: str) -> Experiment:
     place = _PLACES.get(name, name if ":" in name else None)
     if place is None:
         raise BadSetting(f"There is no experiment {name!r}. {nearest(name, names())}")
-    module, attribute = place.split(":")
-    return getattr(importlib.import_module(module), attribute)
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError) as error:
+        raise BadSetting(
+            f"There is no experiment {name!r}: {module!r} cannot be imported ({error})."
+        ) from error
+    if not isinstance(found, Experiment):
+        raise BadSetting(f"There is no experiment {name!r}: {module} has none called {attribute!r}.")
+    return found

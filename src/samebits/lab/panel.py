@@ -105,7 +105,9 @@ class Panel(anywidget.AnyWidget):
                 self.press_cancel()
                 self._thread.join()
         if not self.runs and self.run() is None:
-            raise LabError("So there is no result here. Mend what the line above says, and run this cell again.")
+            raise LabError(
+                "So there is no result here. Mend what the line above says, and run this cell again."
+            )
         return self.runs[-1]
 
     def press_run(self) -> None:
