@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import inspect
 import itertools
+import math
 import sys
 import threading
 import time
@@ -30,6 +31,9 @@ import numpy as np
 # that comes this far has no end.
 MOST_BARRIERS = 200
 MOST_ACCESSES = 5_000
+# Bytes that a block may declare as shared arrays, on every NVIDIA GPU so far: CUDA C++ Programming Guide, compute
+# capabilities.
+MOST_SHARED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Trace:
     """What the threads of one launch did.
 
     accesses    of all threads; only those of one thread are in its order
+    shared      dtype and line of each array in shared memory
+    widened     writes and atomics with a float wider than the array that it goes into, and the float's dtype
     barriers    (block, thread) → line of each barrier that the thread reached
     unwritten   reads of shared elements that no thread of the block had written yet
     fault       None if the kernel ran to its end
@@ -73,6 +79,8 @@ class Trace:
         self.blocks = blocks
         self.block = block
         self.accesses: list[Access] = []
+        self.shared: list[tuple[np.dtype, int]] = []
+        self.widened: list[tuple[Access, np.dtype]] = []
         self.barriers: dict[tuple[int, int], list[int]] = {
             (b, t): [] for b in range(blocks) for t in range(block)
         }
@@ -83,12 +91,13 @@ class Trace:
         """How many accesses were of this kind; in shared or global memory only, if asked."""
         return sum(a.kind == kind and shared in (None, a.shared) for a in self.accesses)
 
-    def most_reads(self) -> int:
-        """How many elements the busiest thread read."""
-        reads: dict[tuple[int, int], int] = defaultdict(int)
+    def most_read(self) -> int:
+        """How many elements the busiest thread read, each counted once."""
+        read: dict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
         for access in self.accesses:
-            reads[access.block, access.thread] += access.kind == "read"
-        return max(reads.values(), default=0)
+            if access.kind == "read":
+                read[access.block, access.thread].add((access.array, access.index))
+        return max(map(len, read.values()), default=0)
 
     def divergence(self) -> tuple[int, int, int] | None:
         """(block, line, threads) of the first barrier that only some threads of a block reach; None if all do.
@@ -159,16 +168,23 @@ def launch(kernel: Callable[..., None], blocks: int, block: int, *arrays: np.nda
         number, thread = _here()
         turns[number].wait(thread)
         try:
-            kernel(*watched)
+            # The simulator overlooks an exception if the thread dies while it looks at others, and would then wait
+            # for all of them: so none goes on after a fault.
+            if trace.fault is None:
+                kernel(*watched)
+        except Exception as error:
+            if trace.fault is None:
+                trace.fault = Fault(_told(error), _line_of(error, kernel))
+            raise
         finally:
             turns[number].leave(thread)
 
     try:
         with _quick_switching():
             cuda.jit(in_turn)[blocks, block]()
-    except Exception as error:
+    except Exception:
         if trace.fault is None:
-            trace.fault = Fault(_without_thread(error), _line_of(error, kernel))
+            raise
         _end_threads(turns)
     return trace
 
@@ -237,12 +253,9 @@ def _end_threads(turns: list[_Turns]) -> None:
             thread.join(1)
 
 
-def _without_thread(error: Exception) -> str:
-    """The simulator puts "tid=[3, 0, 0] ctaid=[0, 0, 0]: " before the message."""
-    message = str(error)
-    if message.startswith("tid="):
-        message = message.partition("ctaid=")[2].partition(": ")[2]
-    return f"{type(error).__name__}: {message}."
+def _told(error: Exception) -> str:
+    message = str(error).rstrip(".")
+    return f"{type(error).__name__}: {message}." if message else f"{type(error).__name__}."
 
 
 def _line_of(error: Exception, kernel: Callable) -> int:
@@ -300,6 +313,7 @@ class _WatchedCuda(_Watched):
         self._turns[block].leave(thread, for_barrier=True)
         _running.syncthreads()
         self._turns[block].wait(thread)
+        self._thread()  # ends this one if another stopped the launch meanwhile
 
 
 class _SharedMemory(_Watched):
@@ -319,7 +333,18 @@ class _SharedMemory(_Watched):
             number = self._lines.index(line) + 1
             name = "shared" if number == 1 else f"shared_{number}"
             dtype = np.dtype(dtype if isinstance(dtype, type | np.dtype) else str(dtype))
-            nothing = np.nan if dtype.kind == "f" else np.iinfo(dtype).max
+            if number == len(self._trace.shared) + 1:
+                self._trace.shared.append((dtype, line))
+            size = math.prod(shape) if isinstance(shape, tuple) else shape
+            others = sum(array.nbytes for (owner, _), array in self._arrays.items() if owner == block)
+            needed = others + size * dtype.itemsize
+            if needed > MOST_SHARED:
+                self._stop(
+                    f"With this array the shared memory of a block comes to {needed:,} bytes, and a block has 48 KiB, "
+                    "so a GPU would not launch it. One element for each thread is enough: BLOCK.",
+                    line,
+                )
+            nothing = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
             values = np.full(shape, nothing, dtype)
             self._arrays[block, line] = _WatchedArray(self._trace, name, values, shared=True)
         return self._arrays[block, line]
@@ -335,7 +360,7 @@ class _Atomic(_Watched):
                 "cuda.atomic.add takes an array, an index and a value: cuda.atomic.add(total, 0, value).",
                 line,
             )
-        array._record("atomic", index)
+        array._record("atomic", index, value)
         return _running.atomic.add(array._values, index, value)
 
 
@@ -353,6 +378,7 @@ class _WatchedArray(_Watched):
     dtype = property(lambda self: self._values.dtype)
     size = property(lambda self: self._values.size)
     shape = property(lambda self: self._values.shape)
+    nbytes = property(lambda self: self._values.nbytes)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -362,13 +388,15 @@ class _WatchedArray(_Watched):
         return self._values[index]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self._record("write", index)
+        self._record("write", index, value)
         self._values[index] = value
 
-    def _record(self, kind: str, index: int) -> None:
+    def _record(self, kind: str, index: int, value: Any = None) -> None:
         block, thread = self._thread()
         who = f"Thread {thread} of block {block}"
         line = sys._getframe(2).f_lineno
+        if isinstance(index, tuple) and len(index) == 1:
+            (index,) = index  # as compiled kernels take it, too
         if not isinstance(index, int | np.integer):
             self._stop(
                 f"{who} uses {index!r} as an index of {self._name}, which takes whole numbers, one at a time. "
@@ -389,6 +417,9 @@ class _WatchedArray(_Watched):
         passed = len(self._trace.barriers[block, thread])
         access = Access(self._name, self._shared, index, kind, block, thread, passed, line)
         self._trace.accesses.append(access)
+        dtype = getattr(value, "dtype", self.dtype)
+        if dtype.kind == self.dtype.kind == "f" and dtype.itemsize > self.dtype.itemsize:
+            self._trace.widened.append((access, dtype))
         if kind != "write" and self._shared and index not in self._written:
             self._trace.unwritten.append(access)
         if kind != "read":

@@ -81,12 +81,41 @@ def block_sum(x, total):
         cuda.atomic.add(total, 0, shared[0])
 """
 
+ANNOTATED = HALVING.replace("(x, total)", "(x: np.ndarray, total: 'float64[:]') -> None")
+
+TUPLE_INDEX = HALVING.replace("total, 0,", "total, (0,),").replace(
+    "shared[thread] = 0", "shared[thread,] = 0"
+)
+
+# Both buffers are read at two places in each step, which is as many elements as a thread of a tree touches.
+PING_PONG = """
+def block_sum(x, total):
+    here = cuda.shared.array(BLOCK, float32)
+    there = cuda.shared.array(BLOCK, float32)
+    thread = cuda.threadIdx.x
+    i = cuda.grid(1)
+    here[thread] = x[i] if i < x.size else 0.0
+    cuda.syncthreads()
+    stride = BLOCK // 2
+    while stride > 0:
+        if thread < stride:
+            there[thread] = here[thread] + here[thread + stride]
+        cuda.syncthreads()
+        here, there = there, here
+        stride >>= 1
+    if thread == 0:
+        cuda.atomic.add(total, 0, here[0])
+"""
+
 # Name → source; all earn every point.
 RIGHT = {
     "stride halving": HALVING,
     "neighbours first": INTERLEAVED,
     "two buffers": DOUBLE_BUFFER,
     "grid stride": GRID_STRIDE,
+    "annotated": ANNOTATED,
+    "tuples of one as indices": TUPLE_INDEX,
+    "ping-pong": PING_PONG,
 }
 
 
@@ -196,17 +225,34 @@ WRONG = {
         "touches shared[32], but shared has 32 elements. A GPU would not stop",
     ),
     "stride written down": (changed("BLOCK // 2", "16"), "further from"),
+    "strides written down": (
+        changed("while stride > 0:", "for stride in (32, 16, 8, 4, 2, 1):")
+        .replace("        stride //= 2\n", "")
+        .replace("if thread < stride:", "if thread < stride and thread + stride < BLOCK:"),
+        "further from",
+    ),
+    "more shared memory than a block has": (
+        changed("BLOCK, float32", "1000000, float32"),
+        "a block has 48 KiB",
+    ),
     "float stride": (changed("stride //= 2", "stride /= 2"), "uses 8.0 as an index of shared"),
     "size known too late": (
         changed("array(BLOCK,", "array(cuda.blockDim.x,"),
         "must be known when the GPU's compiler sees it",
     ),
     "float64 inside": (changed("BLOCK, float32", "BLOCK, cuda.float64"), "`float64` in line 4"),
+    "float64 by its letter": (changed("BLOCK, float32", "BLOCK, 'd'"), "line 4 (`shared"),
+    "float64 by its size": (changed("BLOCK, float32", "BLOCK, 'f8'"), "holds float64"),
+    "float64 by its size, in a conversion": (
+        changed("total, 0, shared[0]", "total, 0, shared[0].astype('f8')"),
+        "a float64 goes into total",
+    ),
+    "complex": (changed("BLOCK, float32", "BLOCK, 'complex64'"), "holds complex64"),
     "rounded": (
         changed("cuda.atomic.add(total, 0, shared[0])", "cuda.atomic.add(total, 0, round(shared[0], 3))"),
         "`round` in line 18",
     ),
-    "truncated to integers": (changed("BLOCK, float32", "BLOCK, int"), "further from"),
+    "truncated to integers": (changed("BLOCK, float32", "BLOCK, int"), "holds int64"),
     "tree in x itself": (
         "def block_sum(x, total):\n"
         "    i = cuda.grid(1)\n"
@@ -231,6 +277,10 @@ WRONG = {
         "takes an array, an index and a value",
     ),
     "unknown name": (changed("shared[thread] = 0\n", "shared[thread] = np.float32(0)\n"), "name 'np' is not"),
+    "ends the program": (
+        changed("    stride = BLOCK", "    exit()\n    stride = BLOCK"),
+        "name 'exit' is not",
+    ),
     "import": (changed("    thread = ", "    from numba import cuda\n    thread = "), "must go"),
 }
 
@@ -266,6 +316,23 @@ ANOTHER_WAY = {
         "            subtotal += x[i]\n"
         "        cuda.atomic.add(total, 0, subtotal)\n",
         "one thread reads 32 elements",
+    ),
+    "four threads add a quarter each": (
+        "def block_sum(x, total):\n"
+        "    shared = cuda.shared.array(BLOCK, float32)\n"
+        "    part = cuda.shared.array(4, float32)\n"
+        "    thread = cuda.threadIdx.x\n"
+        "    i = cuda.grid(1)\n"
+        "    shared[thread] = x[i] if i < x.size else 0\n"
+        "    cuda.syncthreads()\n"
+        "    if thread < 4:\n"
+        "        part[thread] = 0\n"
+        "        for k in range(BLOCK // 4):\n"
+        "            part[thread] += shared[4 * k + thread]\n"
+        "    cuda.syncthreads()\n"
+        "    if thread == 0:\n"
+        "        cuda.atomic.add(total, 0, part[0] + part[1] + part[2] + part[3])\n",
+        "one thread reads",
     ),
 }
 

@@ -10,6 +10,18 @@ def wide(x):
         total = total + value
     return total
 """
+# Five floats hold what each addition lost: some 270 bits, which 2**127 down to 2**-143 does not fit into.
+_FIVE_COMPENSATIONS = """
+import math
+def answer(x):
+    parts = [0.0] * 5
+    for value in x.tolist():
+        for n, part in enumerate(parts):
+            parts[n] = part + value
+            used = parts[n] - part
+            value = (part - (parts[n] - used)) + (value - used)
+    return math.fsum(parts)
+"""
 _COMPENSATED = """
 def compensated(x):
     total = lost = 0.0
@@ -367,6 +379,35 @@ def answer(x):
             "sorted by magnitude, by a sort that isn't stable",
             _NUMPY + "def answer(x):\n    return np.add.accumulate(x[np.argsort(np.abs(x))])[-1]",
             "Ties",
+        ),
+        *(
+            (
+                f"sorted by magnitude, in {wide}",
+                f"""
+import numpy as np
+def answer(x):
+    return np.float32(np.add.accumulate(x[np.argsort(np.abs(x), kind='stable')].astype(np.{wide}))[-1])
+""",
+                "Ties",
+            )
+            for wide in ("float64", "longdouble")
+        ),
+        ("compensated five times", _FIVE_COMPENSATIONS, "More bits, or a compensation"),
+        (
+            "one array for all results",
+            _NUMPY
+            + """
+total = np.zeros((), np.float32)
+def answer(x):
+    total[...] = np.add.accumulate(x)[-1]
+    return total
+""",
+            "still reaches the answer",
+        ),
+        (
+            "equal numbers once",
+            "import math\ndef answer(x):\n    return math.fsum(set(x.tolist()))",
+            "is off by",
         ),
         (
             "a fixed point that is too coarse",

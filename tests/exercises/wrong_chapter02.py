@@ -66,6 +66,52 @@ def segments(order, index, values, slots):
     return sums
 """
 
+# Written out for one slot, since Python's own sum compensates from 3.12 on.
+_COMPENSATED = """
+import numpy as np
+
+def neumaier(numbers):
+    total = lost = 0.0
+    for value in numbers:
+        t = total + value
+        lost += (total - t) + value if abs(total) >= abs(value) else (value - t) + total
+        total = t
+    return total + lost
+
+def double_double(numbers):
+    high = low = 0.0
+    for value in numbers:
+        t = high + value
+        used = t - high
+        low += (high - (t - used)) + (value - used)
+        high, low = t + low, low - ((t + low) - t)
+    return high
+
+def answer(index, values, slots):
+    return np.array([{method}(values[index == slot].tolist()) for slot in range(slots)], np.float32)
+"""
+
+_FIXED_POINT = """
+import math
+import numpy as np
+
+def answer(index, values, slots):
+    if not index.size:
+        return np.zeros(slots, np.float32)
+    bits = 62 - math.ceil(math.log2(index.size)) - math.frexp(float(np.abs(values).max()))[1]
+    sums = np.zeros(slots, np.int64)
+    np.add.at(sums, index, np.rint(np.ldexp(values.astype(np.float64), bits)).astype(np.int64))
+    return np.ldexp(sums.astype(np.float64), -bits).astype(np.float32)
+"""
+
+_EXACT = """
+import math
+import numpy as np
+
+def answer(index, values, slots):
+{first}    return np.array([math.fsum(values[index == slot]) for slot in range(slots)], np.float32)
+"""
+
 _STATEMENT = """
 import numpy as np
 
@@ -74,8 +120,8 @@ def answer(results):
     differs = {differs}
     wide, runs = reference.astype({dtype}), repeats.astype({dtype})
     with np.errstate(divide="ignore", invalid="ignore"):
-        v_s = np.abs(1 - np.abs(runs[:, 0] / wide[0])).max()
-        relative = np.where(differs, np.abs(wide - runs) / np.abs(wide), 0)
+        v_s = {v_s}
+        relative = {relative}
     m = {m}
     same = not differs.any()
     return dict(
@@ -90,12 +136,18 @@ def answer(results):
 _PARTS = {
     "differs": "repeats.view(np.int32) != reference.view(np.int32)",
     "dtype": "np.float64",
+    "v_s": "np.abs(1 - np.abs(runs[:, 0] / wide[0])).max()",
+    "relative": "np.where(differs, np.abs(wide - runs) / np.abs(wide), 0)",
     "m": "len(repeats)",
     "v_ermv": "relative.mean(axis=1).max()",
     "v_c": "differs.mean(axis=1).max()",
     "bound": "1 - 0.05 ** (1 / m) if same else None",
     "verdict": '"different" if not same else "same" if len(results) >= 20 else "not enough evidence"',
 }
+
+
+def _same_from(enough: str) -> str:
+    return _statement(verdict=_PARTS["verdict"].replace("len(results) >= 20", enough))
 
 
 def _statement(**changed: str) -> str:
@@ -191,6 +243,61 @@ def answer(index, values, slots):
             )
             for decimals in range(1, 7)
         ),
+        *(
+            (
+                f"float64, rounded to 1/{parts}",
+                f"""
+import numpy as np
+
+def answer(index, values, slots):
+    sums = np.bincount(index, weights=values, minlength=slots)
+    return (np.{rounded}).astype(np.float32)
+""",
+                "Rounding the answer",
+            )
+            for parts, rounded in (
+                (4, "round(sums * 4) / 4"),
+                (8, "round(sums * 8) / 8"),
+                (16, "round(sums * 16) / 16"),
+                (64, "floor(sums * 64 + 0.3) / 64"),
+                (1024, "round(sums * 1024) / 1024"),
+                (2**19, "round(sums * 2**19) / 2**19"),
+            )
+        ),
+        (
+            "small values left out",
+            _SEGMENTS
+            + """
+def answer(index, values, slots):
+    large = np.abs(values) > 0.001
+    index, values = index[large], values[large]
+    return segments(np.lexsort((values, index)), index, values, slots)
+""",
+            "leaving out small values",
+        ),
+        ("compensated in float64", _COMPENSATED.format(method="neumaier"), "a compensation"),
+        ("two float64 for each slot", _COMPENSATED.format(method="double_double"), "a compensation"),
+        (
+            "one array for all results",
+            """
+import numpy as np
+
+buffer = np.zeros(1_000, np.float32)
+
+def answer(index, values, slots):
+    buffer[:slots] = 0
+    np.add.at(buffer, index, values)
+    return buffer[:slots]
+""",
+            "still happen in order of arrival",
+        ),
+        (
+            "nothing for the reordered ones",
+            _EXACT.format(
+                first="    if index.size < 100 and index.size > 5 and index[0] != 0:\n        return None\n"
+            ),
+            "should be a float32 array",
+        ),
         (
             "reduceat over all slots, also the empty one",
             """
@@ -272,16 +379,123 @@ def answer(index, values, slots):
             _statement(v_ermv="(relative.sum(axis=1) / np.maximum(differs.sum(axis=1), 1)).max()"),
             "elements that differ",
         ),
+        *(
+            (f"same where {enough}", _same_from(enough), "twenty runs or more")
+            for enough in (
+                "m >= 20",
+                "len(results) > 20",
+                "len(results) >= 11",
+                "len(results) >= 19",
+                "len(results) >= 50",
+            )
+        ),
+        (
+            "no bound from few runs",
+            _statement(bound="1 - 0.05 ** (1 / m) if same and m >= 19 else None"),
+            "The bound for",
+        ),
+        (
+            "a bound of 1 from few runs",
+            _statement(bound="(1 - 0.05 ** (1 / m) if m >= 19 else 1.0) if same else None"),
+            "The bound for",
+        ),
+        (
+            "relative to the repeat",
+            _statement(relative="np.where(differs, np.abs(wide - runs) / np.abs(runs), 0)"),
+            "Divide by |A|",
+        ),
+        (
+            "a signed denominator",
+            _statement(relative="np.where(differs, np.abs(wide - runs) / wide, 0)"),
+            "Divide by |A|",
+        ),
+        (
+            "V_s of signed sums",
+            _statement(v_s="np.abs(1 - runs[:, 0] / wide[0]).max()"),
+            "|S / S_ref|",
+        ),
+        (
+            "V_s upside down",
+            _statement(v_s="np.abs(1 - np.abs(wide[0] / runs[:, 0])).max()"),
+            "S_ref, the reference, is the denominator",
+        ),
+        (
+            "signed V_s",
+            _statement(v_s="(1 - np.abs(runs[:, 0] / wide[0])).max()"),
+            "without its sign",
+        ),
+        (
+            "equal bits that divide by zero",
+            _statement(relative="np.abs(wide - runs) / np.abs(wide)"),
+            "Where the bits are equal",
+        ),
+        (
+            "NaN left out of the mean",
+            _statement(
+                relative="np.abs(wide - runs) / np.abs(wide)", v_ermv="np.nanmean(relative, axis=1).max()"
+            ),
+            "Where the bits are equal",
+        ),
+        (
+            "NaN left out of the mean where bits differ",
+            _statement(v_ermv="np.nanmean(relative, axis=1).max()"),
+            "hides the worst difference",
+        ),
         ("a tuple", "def answer(results):\n    return 0.0, 0.0, 0.0, None, 'same'", "Return a dict"),
     ],
 }
 
 RIGHT = {
     "02-block-tree": _answer(_kernels.RIGHT["stride halving"]),
-    "02-rescue": _SEGMENTS
-    + """
+    "02-rescue": [
+        _SEGMENTS
+        + """
 def answer(index, values, slots):
     return segments(np.lexsort((values, index)), index, values, slots)
 """,
-    "02-statement": _statement(),
+        _EXACT.format(first=""),
+        _EXACT.format(first="    assert index.size < 10_000\n"),
+        _FIXED_POINT,
+        """
+import numpy as np
+
+def answer(index, values, slots):
+    sums = [0] * slots
+    for slot, value in zip(index.tolist(), values.tolist()):
+        sums[slot] += round(value * 2**20)
+    return np.array([total / 2**20 for total in sums], np.float32)
+""",
+        # Two integers for each value, on grids that fit what the exercise allows.
+        """
+import numpy as np
+
+def answer(index, values, slots):
+    values = values.astype(np.float64)
+    high = np.rint(values / 2**20)
+    sums = np.zeros((2, slots), np.int64)
+    np.add.at(sums[0], index, high.astype(np.int64))
+    np.add.at(sums[1], index, np.rint((values - high * 2**20) * 2**30).astype(np.int64))
+    return (sums[0] * 2.0**20 + sums[1] / 2.0**30).astype(np.float32)
+""",
+    ],
+    "02-statement": [
+        _statement(),
+        _statement(bound="-np.expm1(np.log(0.05) / m) if same else None"),
+        """
+from samebits import variability
+from samebits.bits import fingerprint
+
+def answer(results):
+    fingerprints = [fingerprint(run) for run in results]
+    reference, repeats = results[0], results[1:]
+    said = variability.verdict(fingerprints)
+    return dict(
+        v_s=max(abs(variability.v_s(run[0], reference[0])) for run in repeats),
+        v_ermv=max(variability.v_ermv(reference, run) for run in repeats),
+        v_c=max(variability.v_c(reference, run) for run in repeats),
+        bound=said.bound,
+        verdict=said.kind,
+    )
+""",
+    ],
 }

@@ -163,12 +163,119 @@ def test_a_check_says_once_that_progress_cannot_be_kept(private, monkeypatch, ca
     assert capsys.readouterr().out.count("kept until this kernel stops") == 1
 
 
-def test_an_interrupt_is_the_learner_s():
+@pytest.mark.parametrize("called", [True, False], ids=["by call", "by the judge itself"])
+def test_an_interrupt_ends_the_check_in_a_sentence(called, monkeypatch, capsys):
+    if not called:
+        module = sys.modules["samebits.lab.exercises.chapter98"]
+        monkeypatch.setattr(module, "EXERCISES", (Exercise("98-mean", "A mean", 2, lambda mean: mean([])),))
+
     def endless(_):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        lab.check("98-mean", endless)
+    assert lab.check("98-mean", endless) == 0
+    assert capsys.readouterr() == ("Stopped. The check was interrupted; nothing was saved.\n", "")
+    assert store().best("98-mean") is None
+
+
+@pytest.mark.parametrize("called", [True, False], ids=["by call", "by the judge itself"])
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("raise SystemExit(1)", "SystemExit in line 2 of its cell: it would have ended your kernel"),
+        ("raise GeneratorExit", "GeneratorExit in line 2 of its cell."),
+        ("raise BaseException('all')", "BaseException in line 2 of its cell: all."),
+    ],
+)
+def test_nothing_that_learner_code_raises_leaves_the_check(statement, told, called, monkeypatch, capsys):
+    if not called:
+        module = sys.modules["samebits.lab.exercises.chapter98"]
+        monkeypatch.setattr(module, "EXERCISES", (Exercise("98-mean", "A mean", 2, lambda mean: mean([])),))
+    assert lab.check("98-mean", cell(f"def mean(x):\n    {statement}", "mean")) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_an_exception_that_cannot_be_told_is_named(capsys):
+    source = """
+        class Odd(Exception):
+            def __str__(self):
+                raise RuntimeError("no")
+
+        def mean(x):
+            raise Odd
+    """
+    assert lab.check("98-mean", cell(source, "mean")) == 0
+    assert "raised Odd in line 7 of its cell." in capsys.readouterr().out
+
+
+def test_a_message_of_a_page_is_cut(capsys):
+    lab.check("98-mean", cell("def mean(x):\n    raise ValueError('one line\\n' * 500)", "mean"))
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 500
+
+
+def test_too_many_answers_are_one_sentence(capsys):
+    assert lab.check("98-mean", cell(GOOD, "mean"), 5) == 0
+    said, points = capsys.readouterr().out.splitlines()
+    assert said == 'This check takes 1 answer, and you gave it 2. Write lab.check("98-mean", mean).'
+    assert points == "0 of 2 points."
+
+
+def test_too_few_answers_are_one_sentence(monkeypatch, capsys):
+    module = sys.modules["samebits.lab.exercises.chapter98"]
+    exercise = Exercise("98-mean", "A mean", 2, lambda first, second: [(2, "Right.")])
+    monkeypatch.setattr(module, "EXERCISES", (exercise,))
+    assert lab.check("98-mean", 5) == 0
+    assert (
+        'takes 2 answers, and you gave it 1. Write lab.check("98-mean", first, second).'
+        in capsys.readouterr().out
+    )
+
+
+class Buffer(np.ndarray):
+    """An array that says the same bytes whatever it holds."""
+
+    def tobytes(self, order="C"):
+        return b""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda buffer: buffer,
+        lambda buffer: buffer[:1],
+        lambda buffer: buffer[0:1].reshape(()),
+        lambda buffer: buffer.view(Buffer),
+        lambda buffer: (1, [buffer]),
+        lambda buffer: {"sums": buffer},
+    ],
+)
+def test_what_a_judge_holds_does_not_change_with_the_next_call(result):
+    buffer = np.zeros(2)
+
+    def reused(value):
+        buffer[:] = value
+        return result(buffer)
+
+    def held(value):
+        if isinstance(value, np.ndarray):
+            return value.tobytes()
+        return (
+            [held(part) for part in (value.values() if isinstance(value, dict) else value)]
+            if value != 1
+            else 1
+        )
+
+    first = call(reused, 1)
+    before = held(first)
+    assert held(call(reused, 2)) != before
+    assert held(first) == before
+
+
+def test_a_tensor_that_is_reused_is_copied_too():
+    torch = pytest.importorskip("torch")
+    buffer = torch.zeros(2)
+    first = call(buffer.fill_, 1)
+    call(buffer.fill_, 2)
+    assert first.tolist() == [1, 1]
 
 
 def test_the_answer_s_own_failure_keeps_its_sentence():

@@ -5,6 +5,7 @@ numba decides when it is imported whether CUDA is simulated. So what runs kernel
 
 import inspect
 import json
+import linecache
 import math
 import os
 import subprocess
@@ -129,7 +130,7 @@ def test_kernels_stay_short_enough_to_show():
 
 
 def facts_of_the_simulator():
-    global cuda, np  # the kernels below must find them as globals, not in a closure
+    global cuda, np, went_on  # the kernels below must find them as globals, not in a closure
     import numpy as np
     from numba import cuda
 
@@ -166,8 +167,21 @@ def facts_of_the_simulator():
     def last(x, total):
         total[0] = x[-1]
 
+    went_on = []
+
+    def fault_at_once(x, total):
+        if cuda.threadIdx.x == 0:
+            total[0] = x[99]
+        went_on.append(cuda.threadIdx.x)
+
+    def fault_after_a_barrier(x, total):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            total[0] = nothing  # noqa: F821
+        went_on.append(cuda.threadIdx.x)
+
     def alone(kernel):
-        return type(kernel)(kernel.__code__, {"cuda": cuda, "np": np, "range": range})
+        return type(kernel)(kernel.__code__, {"cuda": cuda, "np": np, "range": range, "went_on": went_on})
 
     def launched(kernel, blocks, block, x, total):
         trace = simulator.launch(alone(kernel), blocks, block, x, total)
@@ -186,6 +200,11 @@ def facts_of_the_simulator():
         "orders": len({str(o) for o in order}),
         "float literal": launched(float_literal, 1, 1, pi, np.zeros(1, np.float32))[0],
         "unset": np.isnan(launched(unset, 1, 32, x, np.zeros(32, np.float32))[0]).tolist(),
+        "faults": [
+            launched(kernel, 2, 32, x, np.zeros(1, np.float32))[1]
+            for kernel in (fault_at_once, fault_after_a_barrier)
+        ],
+        "went on after a fault": went_on,
         "negative index": launched(last, 1, 1, x, np.zeros(1, np.float32)),
         "model": kernels.open_device().model,
     }
@@ -214,6 +233,13 @@ def test_a_float_literal_does_not_widen_in_the_simulator(facts):
     pi = np.full(9, np.pi, np.float32)
     assert facts["float literal"] == [orders.serial(pi)]
     assert float(orders.serial(pi)) != float(np.float32(pi.astype("float64").sum()))
+
+
+def test_no_thread_goes_on_after_the_fault_of_another(facts):
+    """One that did could come to a loop without end, which the simulator would wait for."""
+    assert "touches x[99]" in facts["faults"][0] and "line=" in facts["faults"][0]
+    assert "NameError: name 'nothing' is not defined." in facts["faults"][1]
+    assert facts["went on after a fault"] == []
 
 
 def test_shared_memory_starts_as_nan(facts):
@@ -275,6 +301,21 @@ def test_no_sentence_shows_the_machinery(judged):
         assert not any(
             word in verdict["sentences"][0] for word in ("_Watched", "Traceback", "tid=", "FakeCUDA")
         )
+
+
+def test_a_kernel_that_never_ends_is_stopped_and_told_why(monkeypatch):
+    from samebits.lab.check import AnswerFailed
+    from samebits.lab.exercises import chapter02
+
+    monkeypatch.setattr(chapter02, "SECONDS", 3)
+    source = wrong_block_tree.NEVER_ENDS
+    monkeypatch.setitem(
+        linecache.cache, "<never ends>", (len(source), None, source.splitlines(True), "<never ends>")
+    )
+    names = {}
+    exec(compile(source, "<never ends>", "exec"), names)
+    with pytest.raises(AnswerFailed, match="not ended after 3 seconds. A loop in it may never end"):
+        list(chapter02.judge_block_tree(names["block_sum"]))
 
 
 def test_a_kernel_that_stopped_leaves_no_thread_running(judged):
@@ -473,14 +514,7 @@ def test_atomic_sum_shows_what_really_ran(observed):
         "dtype": "float32",
         "device": "simulator",
     }
-    assert observed[0]["reported"] == {
-        "kernel": "block_tree_atomic",
-        "blocks": 4,
-        "block": 32,
-        "elements": 100,
-        "atomics": 4,
-        "barriers": 6,
-    }
+    assert observed[0]["reported"] == {"blocks": 4, "atomics": 4, "barriers": 6}
     clamped = observed[3]["seen"]
     assert (clamped["n"], clamped["block"]) == (256, 32)
 

@@ -15,12 +15,15 @@ import importlib
 import inspect
 import reprlib
 import sys
+import textwrap
 import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from samebits.experiment import nearest
 from samebits.lab.errors import LabError
@@ -52,7 +55,8 @@ class AnswerFailed(Exception):
 def check(exercise: str, answer: Any, *more: Any) -> float:
     """Judge the answer to an exercise: print what is right and wrong, keep the best points, return the points.
 
-    An answer that still holds `...` is not attempted and gives 0. Raises LabError for an unknown exercise.
+    An answer that still holds `...` is not attempted and gives 0, and so does a check that the learner
+    interrupts. Raises LabError for an unknown exercise.
     """
     found = find(exercise)
     try:
@@ -61,6 +65,9 @@ def check(exercise: str, answer: Any, *more: Any) -> float:
         points = _judge(found, answer, *more)
     except NotAttempted:
         print("Not attempted yet.")
+        return 0
+    except KeyboardInterrupt:
+        print("Stopped. The check was interrupted; nothing was saved.")
         return 0
     kept = store()
     kept.earn(found.id, points, found.points)
@@ -74,6 +81,7 @@ def check(exercise: str, answer: Any, *more: Any) -> float:
 def call(function: Callable, *arguments: Any) -> Any:
     """Call a learner's function for a judge, which sees neither its exceptions nor its `...`.
 
+    Arrays in the result are copies: a function may use one buffer for all its results.
     Raises NotAttempted if it returns `...`, and AnswerFailed with one sentence (exception, input, line)
     if it raises.
     """
@@ -81,14 +89,14 @@ def call(function: Callable, *arguments: Any) -> Any:
     shown = ", ".join(_short(argument) for argument in arguments)
     try:
         result = function(*arguments)
-    except (NotAttempted, AnswerFailed):
+    except (NotAttempted, AnswerFailed, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too, would end the kernel
         name = getattr(function, "__name__", "your function")
         raise AnswerFailed(f"{name}({shown}) raised {_told(error, _line_of(error, function))}") from error
     if untouched(result):
         raise NotAttempted
-    return result
+    return _copied(result)
 
 
 def find(name: str) -> Exercise:
@@ -139,12 +147,12 @@ def _judge(exercise: Exercise, *answer: Any) -> float:
     """Run the judge, print its sentences and add up its points; a failure is one sentence and 0 points."""
     with _stderr_to_stdout():
         try:
-            verdicts = list(exercise.judge(*answer))
-        except NotAttempted:
+            verdicts = _wrong_number(exercise, len(answer)) or list(exercise.judge(*answer))
+        except (NotAttempted, KeyboardInterrupt):
             raise
         except AnswerFailed as failure:
             verdicts = [(0, str(failure))]
-        except Exception as error:
+        except BaseException as error:
             line = _line_of(error, *answer)
             opening = "Your code raised" if line else "This check could not make sense of your answer:"
             verdicts = [(0, f"{opening} {_told(error, line)}")]
@@ -152,6 +160,33 @@ def _judge(exercise: Exercise, *answer: Any) -> float:
         print(sentence)
     points = sum(points for points, _ in verdicts)
     return int(points) if points == int(points) else float(points)
+
+
+def _wrong_number(exercise: Exercise, given: int) -> list[tuple[float, str]]:
+    """A verdict if the judge does not take that many answers; none if it does."""
+    signature = inspect.signature(exercise.judge)
+    try:
+        signature.bind(*range(given))
+    except TypeError:
+        names = list(signature.parameters)
+        takes = f"{len(names)} answer{'s' if len(names) > 1 else ''}"
+        cell = f'lab.check("{exercise.id}", {", ".join(names)})'
+        return [(0, f"This check takes {takes}, and you gave it {given}. Write {cell}.")]
+    return []
+
+
+def _copied(result: Any) -> Any:
+    """The result with copies of its arrays (plain ones, whatever their subclass does) and tensors."""
+    torch = sys.modules.get("torch")
+    if isinstance(result, np.ndarray):
+        return np.array(result)
+    if torch and isinstance(result, torch.Tensor):
+        return result.clone()
+    if type(result) in (list, tuple):
+        return type(result)(map(_copied, result))
+    if type(result) is dict:
+        return {key: _copied(value) for key, value in result.items()}
+    return result
 
 
 @contextlib.contextmanager
@@ -162,13 +197,18 @@ def _stderr_to_stdout():
         yield
 
 
-def _told(error: Exception, line: str) -> str:
+def _told(error: BaseException, line: str) -> str:
     """The exception, where it happened and its message, as the end of a sentence."""
-    message = " ".join(str(error).split()).rstrip(".")
+    message = "it would have ended your kernel; return a result instead"
+    if not isinstance(error, SystemExit):
+        with contextlib.suppress(Exception):  # its text may be code of the learner, too
+            message = ""
+            # numba's messages fill a page.
+            message = textwrap.shorten(str(error), 300, placeholder=" …").rstrip(".")
     return f"{type(error).__name__}{line}" + (f": {message}." if message else ".")
 
 
-def _line_of(error: Exception, *answer: Any) -> str:
+def _line_of(error: BaseException, *answer: Any) -> str:
     """Where in the learner's code it was raised, as " in line 3 of its cell"; empty if not in theirs."""
     files = {part.__code__.co_filename for part in answer if isinstance(part, types.FunctionType)}
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]

@@ -321,7 +321,7 @@ def judge_any_order(any_order: Callable) -> Verdicts:
         first = _bytes(results[0])
         other = next((result for result in results if _bytes(result) != first), None)
         if other is not None:
-            why = _TIES if words is PAIRS else _why_ordered(any_order)
+            why = _TIES if words in (PAIRS, LARGE_PAIRS) else _why_ordered(any_order)
             yield 0, f"{words}: one order gives {results[0]!s}, another {other!s}. {why}"
             return
     yield (
@@ -331,6 +331,7 @@ def judge_any_order(any_order: Callable) -> Verdicts:
 
 
 PAIRS = "30 numbers, each twice, their negatives, and 0.1"
+LARGE_PAIRS = "a number near 2**45, twice, its negative, twice, and 2**−7 + 2**−18"
 
 
 def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
@@ -338,6 +339,7 @@ def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
     rng = random.Random(2)
     yield "300 random numbers", np.array([rng.gauss(0, 1) for _ in range(300)], np.float32)
     yield "300 numbers below 0.01", np.array([rng.random() / 100 for _ in range(300)], np.float32)
+    yield "100 numbers, each three times", np.array([rng.random() for _ in range(100)] * 3, np.float32)
     # A stable sort by magnitude leaves +a and −a as they came, and what stands between them sees the difference.
     pairs = [sign * value for value in (rng.gauss(0, 1000) for _ in range(30)) for sign in (1, 1, -1, -1)]
     yield PAIRS, np.array([*pairs, 0.1], np.float32)
@@ -348,12 +350,14 @@ def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
             f"six numbers near 2**30 that cancel, and 200 of 2**−{bits}",
             np.array(giants + dust + [-giant for giant in giants], np.float32),
         )
-    # Nested: what a compensation keeps is swallowed by the next level. The last and smallest number remains.
-    for levels in ((2.0**120, 2.0**60, 1.0), (2.0**120, 2.0**60, 1.0, 2.0**-60, 2.0**-120)):
-        *outer, last = levels
+    # Nested: what a compensation keeps is swallowed by the next level. The last and smallest number remains. The
+    # second nest has as many levels as float32 has room for, each beyond the 53 bits of the one before.
+    for largest, *exponents in ((120, 60, 0), (127, 73, 19, -35, -89, -143)):
+        outer = [2.0**exponent for exponent in (largest, *exponents[:-1])]
+        last = 2.0 ** exponents[-1]
         nest = [*outer, last, *(-level for level in reversed(outer))]
         yield (
-            f"{len(nest)} numbers from 2**120 down that cancel, but for {last:.3g}",
+            f"{len(nest)} numbers from 2**{largest} down that cancel, but for {last:.3g}",
             np.array(nest, np.float32),
         )
     # The exact sum lies beside a boundary of rounding to d decimals, nearer than the dust that an order loses.
@@ -364,6 +368,10 @@ def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
             f"numbers whose sum lies next to a boundary of rounding to {decimals} decimals",
             np.array(giants + base + [2.0**-26] * 200 + [-giant for giant in giants], np.float32),
         )
+    # The same for wider formats: beside the number float64 keeps 2**−7, and an 80-bit float 2**−18 as well; beside
+    # twice the number, which some orders reach, neither does.
+    large = [sign * 1.5 * 2.0**45 for sign in (1, 1, -1, -1)]
+    yield LARGE_PAIRS, np.array([*large, 2.0**-7 + 2.0**-18], np.float32)
 
 
 def _split(value: float) -> list[float]:
