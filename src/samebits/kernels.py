@@ -519,8 +519,18 @@ def _wrong_in_text(function: ast.FunctionDef, lines: list[str]) -> str:
                 return (
                     f"The import in {_quoted(lines, node.lineno)} must go: cuda, BLOCK and float32 are given."
                 )
+            case ast.Name(id="float"):
+                return (
+                    f"`float` in {_quoted(lines, node.lineno)} means float64. For an array write float32; a value of x "
+                    "or of such an array is float32 already, so leave out float()."
+                )
+            case ast.Call(func=ast.Name(id="sum") | ast.Attribute(attr="sum")):
+                return (
+                    f"A kernel can't loop over an array with sum(); add by index. In {_quoted(lines, node.lineno)} the "
+                    "steps of the tree should have left the sum in one slot."
+                )
             case (
-                ast.Name(id="float64" | "float" | "round" as word)
+                ast.Name(id="float64" | "round" as word)
                 | ast.Attribute(attr="float64" | "double" | "round" as word)
                 | ast.Constant(value="float64" | "double" as word)
             ):
@@ -550,7 +560,11 @@ def _wrong_in_trace(trace: simulator.Trace, lines: list[str]) -> str:
     if trace.fault:
         given = "Use only cuda, BLOCK and float32, and of cuda what the exercise names."
         advice = given if trace.fault.sentence.startswith(("NameError", "AttributeError")) else ""
-        return f"The kernel stopped in {_quoted(lines, trace.fault.line)}. {trace.fault.sentence} {advice}".strip()
+        told = trace.fault.sentence.replace("_WatchedArray", "array")
+        if " touches " in told and "[" not in _quoted(lines, trace.fault.line):
+            # Python asks for one element after another until there is none, which no index of the learner's did.
+            told = "The check can't follow a loop over a whole array; add by index, one element at a time."
+        return f"The kernel stopped in {_quoted(lines, trace.fault.line)}. {told} {advice}".strip()
     for dtype, line in trace.shared:
         if dtype != np.float32:
             return (
@@ -608,14 +622,17 @@ def _wrong_result(x: np.ndarray, total: np.ndarray, trace: simulator.Trace, case
     value, exact = float(total[0]), math.fsum(case.x.tolist())
     if case.exact and value != exact:
         hint = "Follow one element through the steps: is it added once, and only once?"
-        if value == exact * case.block:
+        if not any(access.array == "total" for access in trace.accesses):
+            hint = "Nothing was added to total[0]; a kernel returns nothing. Let one thread of each block add its sum."
+        elif value == exact * case.block:
             hint = "Every thread of a block adds the block's sum; let one thread do it."
         return f"total[0] is {value:g} and should be {exact:g}. {hint}"
     if abs(value - exact) <= error_bound(case.x, case.block.bit_length() + trace.blocks):
         return ""
     return (
-        f"total[0] is {value:.9g}, further from {exact:.9g} than rounding in float32 explains. Is every element added "
-        "once, in float32, and never rounded in between?"
+        f"total[0] is {value:.9g}, further from {exact:.9g} than rounding in float32 explains. Right with whole "
+        "numbers in blocks of 32, wrong with fractions in a larger block: does a number stand where BLOCK belongs? Or "
+        "is a value rounded on the way?"
     )
 
 
@@ -646,8 +663,10 @@ def _another_way(trace: simulator.Trace, case: Case) -> str:
     steps = trace.block.bit_length() - 1
     # Its element of x, two elements in each step, which no thread of a tree exceeds, and the result.
     if trace.most_read() > 2 * steps + 2:
+        # Without its own element of x, which it put into shared memory first, and adds only there.
+        added = trace.most_read() - bool(trace.shared)
         return (
-            f"The sum is right, but one thread reads {trace.most_read()} elements and adds them alone, while the "
+            f"The sum is right, but one thread reads {added} elements and adds them alone, while the "
             "others wait. In a tree no thread adds more than log2(BLOCK) times: halve the stride in each step."
         )
     return ""

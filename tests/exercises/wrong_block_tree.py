@@ -142,7 +142,16 @@ WRONG = {
     "syntax error": (changed("while stride > 0:", "while stride > 0"), "Python cannot read line 12"),
     "renamed": (changed("def block_sum", "def my_sum"), "no function block_sum"),
     "another parameter": (changed("(x, total)", "(x, total, n)"), "must stay x and total"),
-    "does nothing": ("def block_sum(x, total):\n    pass\n", "total[0] is 0 and should be 4656"),
+    "does nothing": (
+        "def block_sum(x, total):\n    pass\n",
+        "total[0] is 0 and should be 4656. Nothing was added",
+    ),
+    "returns its sum": (
+        changed(
+            "    if thread == 0:\n        cuda.atomic.add(total, 0, shared[0])\n", "    return shared[0]\n"
+        ),
+        "Nothing was added to total[0]; a kernel returns nothing",
+    ),
     "no atomic": (
         changed("cuda.atomic.add(total, 0, shared[0])", "total[0] += shared[0]"),
         "An atomic is missing: line 18",
@@ -224,12 +233,12 @@ WRONG = {
         changed("BLOCK, float32", "32, float32").replace("BLOCK // 2", "16"),
         "touches shared[32], but shared has 32 elements. A GPU would not stop",
     ),
-    "stride written down": (changed("BLOCK // 2", "16"), "further from"),
+    "stride written down": (changed("BLOCK // 2", "16"), "does a number stand where BLOCK belongs?"),
     "strides written down": (
         changed("while stride > 0:", "for stride in (32, 16, 8, 4, 2, 1):")
         .replace("        stride //= 2\n", "")
         .replace("if thread < stride:", "if thread < stride and thread + stride < BLOCK:"),
-        "further from",
+        "does a number stand where BLOCK belongs?",
     ),
     "more shared memory than a block has": (
         changed("BLOCK, float32", "1000000, float32"),
@@ -251,6 +260,33 @@ WRONG = {
     "rounded": (
         changed("cuda.atomic.add(total, 0, shared[0])", "cuda.atomic.add(total, 0, round(shared[0], 3))"),
         "`round` in line 18",
+    ),
+    "truncated to whole numbers": (
+        changed("shared[thread] = x[i]", "shared[thread] = int(x[i])"),
+        "is a value rounded on the way?",
+    ),
+    "float of what is float32": (
+        changed("shared[thread] = x[i]", "shared[thread] = float(x[i])"),
+        "leave out float()",
+    ),
+    "float as a dtype": (changed("BLOCK, float32", "BLOCK, float"), "For an array write float32"),
+    "sum of the shared array": (
+        changed("total, 0, shared[0]", "total, 0, sum(shared)"),
+        "A kernel can't loop over an array with sum()",
+    ),
+    "the shared array's own sum": (
+        changed("total, 0, shared[0]", "total, 0, shared.sum()"),
+        "A kernel can't loop over an array with sum()",
+    ),
+    "largest of the shared array": (
+        changed("total, 0, shared[0]", "total, 0, shared.max()"),
+        "'array' object has no attribute 'max'",
+    ),
+    "loop over the shared array": (
+        changed(
+            "        cuda.atomic.add(", "        for part in shared:\n            cuda.atomic.add("
+        ).replace("0, shared[0]", "0, part"),
+        "add by index",
     ),
     "truncated to integers": (changed("BLOCK, float32", "BLOCK, int"), "holds int64"),
     "tree in x itself": (
@@ -314,6 +350,19 @@ ANOTHER_WAY = {
         "        subtotal = float32(0)\n"
         "        for i in range(first, min(first + BLOCK, x.size)):\n"
         "            subtotal += x[i]\n"
+        "        cuda.atomic.add(total, 0, subtotal)\n",
+        "one thread reads 32 elements",
+    ),
+    "thread 0 adds the shared array": (
+        "def block_sum(x, total):\n"
+        "    shared = cuda.shared.array(BLOCK, float32)\n"
+        "    i = cuda.grid(1)\n"
+        "    shared[cuda.threadIdx.x] = x[i] if i < x.size else 0\n"
+        "    cuda.syncthreads()\n"
+        "    if cuda.threadIdx.x == 0:\n"
+        "        subtotal = float32(0)\n"
+        "        for k in range(BLOCK):\n"
+        "            subtotal += shared[k]\n"
         "        cuda.atomic.add(total, 0, subtotal)\n",
         "one thread reads 32 elements",
     ),

@@ -23,6 +23,10 @@ _TYPICAL = (
     "whole blocks only",
     "slots beyond the end left unset",
     "every thread adds the block's sum",
+    "returns its sum",
+    "stride written down",
+    "sum of the shared array",
+    "float of what is float32",
     "float64 inside",
     "stub with its first line",
 )
@@ -163,6 +167,11 @@ WRONG = {
         ),
         *((label, _answer(kernel), phrase) for label, (kernel, phrase) in _kernels.ANOTHER_WAY.items()),
         ("an index clamped, and no elements", _answer(_CLAMPED), "x has 0 elements"),
+        (
+            "compiled already",
+            f"from numba import cuda\n\n@cuda.jit{_kernels.HALVING}\nanswer = block_sum\n",
+            "Leave out @cuda.jit",
+        ),
     ],
     "02-rescue": [
         (
@@ -176,6 +185,19 @@ def answer(index, values, slots):
     return sums
 """,
             "still happen in order of arrival",
+        ),
+        (
+            "sorted by slot alone, then add.at",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    order = np.argsort(index, kind="stable")
+    sums = np.zeros(slots, np.float32)
+    np.add.at(sums, index[order], values[order])
+    return sums
+""",
+            "A sort by slot alone keeps that order within each slot",
         ),
         (
             "updates lost",
@@ -216,6 +238,43 @@ def answer(index, values, slots):
     return segments(np.lexsort((abs(values), index)), index, values, slots)
 """,
             "Sort by the value itself",
+        ),
+        (
+            "sorted by magnitude, then add.at",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    order = np.lexsort((abs(values), index))
+    sums = np.zeros(slots, np.float32)
+    np.add.at(sums, index[order], values[order])
+    return sums
+""",
+            "Sort by the value itself",
+        ),
+        (
+            "sorted by magnitude, then float64",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    order = np.lexsort((abs(values), index))
+    return np.bincount(index[order], weights=values[order], minlength=slots).astype(np.float32)
+""",
+            "The order of arrival still shows",
+        ),
+        (
+            # Where longdouble is float64, the check says so in the same words.
+            "longdouble",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    sums = np.zeros(slots, np.longdouble)
+    np.add.at(sums, index, values)
+    return sums.astype(np.float32)
+""",
+            "rarer, not gone",
         ),
         (
             "float32, rounded to 3 decimals",
@@ -275,8 +334,28 @@ def answer(index, values, slots):
 """,
             "leaving out small values",
         ),
-        ("compensated in float64", _COMPENSATED.format(method="neumaier"), "a compensation"),
+        (
+            "compensated in float64",
+            _COMPENSATED.format(method="neumaier"),
+            "The order of arrival still shows",
+        ),
         ("two float64 for each slot", _COMPENSATED.format(method="double_double"), "a compensation"),
+        (
+            "compensated in float32",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    sums, lost = np.zeros(slots, np.float32), np.zeros(slots, np.float32)
+    for slot, value in zip(index, values):
+        wanted = value - lost[slot]
+        reached = sums[slot] + wanted
+        lost[slot] = (reached - sums[slot]) - wanted
+        sums[slot] = reached
+    return sums
+""",
+            "The order of arrival still shows",
+        ),
         (
             "one array for all results",
             """
@@ -362,6 +441,16 @@ def answer(index, values, slots):
             _statement(verdict='"deterministic" if same else "different"'),
             "never a proof",
         ),
+        (
+            "a capital",
+            _statement(verdict=_PARTS["verdict"].replace('"different"', '"Different"')),
+            "verdict is 'Different'; the words are 'different', 'same' and 'not enough evidence'",
+        ),
+        (
+            "no verdict whatever the runs",
+            _statement(verdict='"different" if not same else "not enough evidence"'),
+            "that is evidence, with a bound",
+        ),
         ("same after ten runs", _statement(verdict='"same" if same else "different"'), "twenty runs"),
         (
             "no verdict from few runs, though they differ",
@@ -372,6 +461,38 @@ def answer(index, values, slots):
         ),
         ("a bound though runs differ", _statement(bound="1 - 0.05 ** (1 / m)"), "nothing left to bound"),
         ("float32 arithmetic", _statement(dtype="np.float32"), "Convert to float64"),
+        *(
+            (f"{key} in percent", _statement(**{key: f"100 * {_PARTS[key]}"}), "A fraction, not a percentage")
+            for key in ("v_s", "v_ermv", "v_c")
+        ),
+        (
+            "bound in percent",
+            _statement(bound="100 * (1 - 0.05 ** (1 / m)) if same else None"),
+            "A fraction, not a percentage",
+        ),
+        (
+            "V_s of all slots",
+            _statement(v_s="np.abs(1 - np.abs(runs / wide)).max()"),
+            "V_s is of slot 0 alone",
+        ),
+        (
+            # The run after the one that is 2 % off gives 1 / 0.98, as a wrong denominator does.
+            "V_s against the run before",
+            _statement(v_s="np.abs(1 - np.abs(results[1:, 0] / results[:-1, 0].astype(float))).max()"),
+            "is the denominator: row 0, for every run",
+        ),
+        (
+            "V_ermv against the run before",
+            _statement(
+                v_ermv="(np.abs(np.diff(results.astype(float), axis=0)) / np.abs(results[:-1])).mean(axis=1).max()"
+            ),
+            "Compare with row 0, not with the run before",
+        ),
+        (
+            "V_c against the run before",
+            _statement(v_c="(results[1:] != results[:-1]).mean(axis=1).max()"),
+            "Compare with row 0, not with the run before",
+        ),
         ("V_c as a count", _statement(v_c="differs.sum(axis=1).max()"), "V_c is a fraction"),
         ("means instead of the largest", _statement(v_ermv="relative.mean()"), "the mean over the runs"),
         (
@@ -481,6 +602,11 @@ def answer(index, values, slots):
     "02-statement": [
         _statement(),
         _statement(bound="-np.expm1(np.log(0.05) / m) if same else None"),
+        # Divides by the 0 that a table holds on purpose, of which the check lets nothing warn.
+        _statement().replace(
+            'with np.errstate(divide="ignore", invalid="ignore"):',
+            'import warnings\n    with warnings.catch_warnings():\n        warnings.simplefilter("error")',
+        ),
         """
 from samebits import variability
 from samebits.bits import fingerprint

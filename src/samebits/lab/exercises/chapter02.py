@@ -24,6 +24,8 @@ SECONDS = 30  # after which a kernel that is being judged is stopped
 
 def judge_block_tree(kernel: Callable) -> Verdicts:
     """The kernel runs in a worker: it may have no end, and numba must not be imported here before its time."""
+    if type(kernel).__module__.partition(".")[0] in ("numba", "numba_cuda"):
+        raise AnswerFailed("Leave out @cuda.jit: the check compiles your function.")
     if not inspect.isfunction(kernel):
         raise AnswerFailed(f"Check the kernel itself, a function; this is a {type(kernel).__name__}.")
     try:
@@ -197,8 +199,9 @@ def _depends_on_arrival(rescue: Callable, index: np.ndarray, values: np.ndarray,
         ):
             return f"{told} {advice}"
     return (
-        f"{told} Rounding the answer, a compensation or more bits make runs part less often, not never. Give the "
-        "values of a slot an order that does not depend on arrival, or add in a way that needs none."
+        f"{told} The order of arrival still shows. Rounding the answer, a wider format or a compensation makes that "
+        "rarer, not gone. Give the values of a slot an order that does not depend on arrival, or add in a way that "
+        "needs none."
     )
 
 
@@ -237,11 +240,23 @@ def _sorted_by_magnitude(index: np.ndarray, values: np.ndarray, slots: int) -> n
     return _segments(np.lexsort((np.abs(values), index)), index, values, slots)
 
 
+def _sorted_by_magnitude_one_by_one(index: np.ndarray, values: np.ndarray, slots: int) -> np.ndarray:
+    order = np.lexsort((np.abs(values), index))
+    return _as_they_come(index[order], values[order], slots)
+
+
+_BY_MAGNITUDE = "Sorted by magnitude, x and −x stand in order of arrival. Sort by the value itself."
+
 _WAYS_THAT_RACE: Mapping[Callable[[np.ndarray, np.ndarray, int], np.ndarray], str] = {
-    _as_they_come: "Your additions still happen in order of arrival. Sort the pairs first, or add without rounding.",
+    # Sorted by slot alone or not at all, it is the same sum.
+    _as_they_come: (
+        "Your additions still happen in order of arrival. A sort by slot alone keeps that order within each slot: sort "
+        "by value, too, or add without rounding."
+    ),
     _in_float64: "Float64 makes it rarer, not gone: it rounds, too, and rounding to float32 hides most of it, not all.",
     _sorted_by_slot: "Sorted by slot alone, the values within a slot still stand in order of arrival. Sort them, too.",
-    _sorted_by_magnitude: "Sorted by magnitude, x and −x stand in order of arrival. Sort by the value itself.",
+    _sorted_by_magnitude: _BY_MAGNITUDE,
+    _sorted_by_magnitude_one_by_one: _BY_MAGNITUDE,
 }
 
 
@@ -272,14 +287,21 @@ def _with_many_pairs(rescue: Callable) -> tuple[str, str]:
                 "several, which race for a slot even if the pairs are sorted. Add in one thread, or without rounding."
             ), ""
     return "", (
-        f"For {_pairs(index)} in {slots:,} slots it took {1000 * min(yours):.3g} ms here, "
-        f"{min(yours) / min(racing):.3g} times as long as np.add.at in order of arrival."
+        f"For {_pairs(index)} in {slots:,} slots it took {_plainly(1000 * min(yours))} ms here, "
+        f"{_plainly(min(yours) / min(racing))} times as long as np.add.at in order of arrival."
     )
+
+
+def _plainly(measured: float) -> str:
+    """Never as 3.16e+03, which people in a hurry read as 3.16."""
+    return f"{measured:.3g}" if measured < 100 else f"{measured:,.0f}"
 
 
 # --- 02-statement ---------------------------------------------------------------------------------------
 
 KEYS = ("v_s", "v_ermv", "v_c", "bound", "verdict")
+VERDICTS = ("different", "same", "not enough evidence")
+PERCENT = "A fraction, not a percentage."
 
 
 def judge_statement(statement: Callable) -> Verdicts:
@@ -296,6 +318,7 @@ def _judge_metrics(statement: Callable) -> str:
         for key, (value, near) in _metrics(results[0], repeats).items():
             if _close(said[key], value):
                 continue
+            near[PERCENT] = 100 * value
             hint = next((hint for hint, wrong in near.items() if _close(said[key], wrong)), "")
             told = f"{key} of a table of {words} should be {value:.4g} and is {_number(said[key])}."
             return f"{told} {hint}".rstrip()
@@ -305,6 +328,8 @@ def _judge_metrics(statement: Callable) -> str:
 def _metrics(reference: np.ndarray, repeats: np.ndarray) -> dict[str, tuple[float, dict[str, float]]]:
     """Of each metric the right value, and hints with the wrong values that they belong to."""
     a, b = reference.astype(np.float64), repeats.astype(np.float64)
+    run_before = np.vstack([a, b[:-1]])
+    against_it = "Compare with row 0, not with the run before."
     away = np.abs(a - b)
     relative = away / np.abs(a)
     differing = (repeats != reference).mean(axis=1)
@@ -322,7 +347,10 @@ def _metrics(reference: np.ndarray, repeats: np.ndarray) -> dict[str, tuple[floa
                 "V_s compares magnitudes: take |S / S_ref| first, then the distance from 1.": (
                     np.abs(1 - b[:, 0] / a[0]).max()
                 ),
-                "S_ref, the reference, is the denominator.": np.abs(1 - np.abs(a[0] / b[:, 0])).max(),
+                "S_ref, the reference, is the denominator: row 0, for every run.": (
+                    np.abs(1 - np.abs(a[0] / b[:, 0])).max()
+                ),
+                "V_s is of slot 0 alone.": np.abs(1 - np.abs(b / a)).max(),
             },
         ),
         "v_ermv": (
@@ -333,6 +361,7 @@ def _metrics(reference: np.ndarray, repeats: np.ndarray) -> dict[str, tuple[floa
                 "That is the largest element; V_ermv is a mean over the elements.": relative.max(),
                 "Divide by |A|, the reference, not by the repeat.": (away / np.abs(b)).mean(axis=1).max(),
                 "Divide by |A|, without its sign.": (away / a).mean(axis=1).max(),
+                against_it: (np.abs(run_before - b) / np.abs(run_before)).mean(axis=1).max(),
             },
         ),
         "v_c": (
@@ -340,6 +369,7 @@ def _metrics(reference: np.ndarray, repeats: np.ndarray) -> dict[str, tuple[floa
             {
                 "That is a count; V_c is a fraction of the elements.": differing.max() * reference.size,
                 "That is the mean over the runs; take the largest.": differing.mean(),
+                against_it: (run_before != b).mean(axis=1).max(),
             },
         ),
     }
@@ -409,6 +439,7 @@ def _wrong_bound(bound: Any, runs: int) -> str:
         return ""
     hints = {
         1 - 0.05 ** (1 / runs): "The reference is no repeat: of N runs, m = N − 1 are compared with it.",
+        100 * right: PERCENT,
         3 / m: "3/m is the rule of thumb; the exact bound is 1 − 0.05^(1/m).",
         3 / runs: "3/m is the rule of thumb; the exact bound is 1 − 0.05^(1/m), with m = N − 1.",
     }
@@ -440,9 +471,17 @@ def _signed_results() -> np.ndarray:
 
 
 def _said(statement: Callable, results: np.ndarray) -> dict[str, Any]:
-    said = call(statement, results.copy())
+    # Some tables hold a 0 or NaN on purpose: dividing by it is no mistake where the bits are equal.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        said = call(statement, results.copy())
     if not isinstance(said, dict) or set(said) != set(KEYS):
         raise AnswerFailed(f"Return a dict with the keys {', '.join(KEYS)} and no others.")
+    if said["verdict"] not in VERDICTS:
+        *words, last = map(repr, VERDICTS)
+        raise AnswerFailed(
+            f"verdict is {said['verdict']!r}; the words are {', '.join(words)} and {last}. Runs are evidence, and "
+            "never a proof."
+        )
     return said
 
 
