@@ -39,7 +39,9 @@ def main() -> None:
                 (panel, "notebooks/00_start_here.ipynb"),
                 (first_prediction, "labs/02_atomicadd_ordering.ipynb"),
             ):
-                context = browser.new_context(viewport={"width": 1150, "height": 1100}, device_scale_factor=1.5)
+                context = browser.new_context(
+                    viewport={"width": 1150, "height": 1100}, device_scale_factor=1.5
+                )
                 picture(Notebook(context.new_page(), lab, notebook), docs)
                 context.close()
         browser.close()

@@ -404,8 +404,9 @@ class _WatchedArray(_Watched):
                 line,
             )
         if not -self.size <= index < self.size:
+            elements = "1 element" if self.size == 1 else f"{self.size} elements"
             self._stop(
-                f"{who} touches {self._name}[{index}], but {self._name} has {self.size} elements. A GPU would not "
+                f"{who} touches {self._name}[{index}], but {self._name} has {elements}. A GPU would not "
                 f"stop there, but take whatever lies in that memory. Let a thread first test that its index is "
                 f"below {self.size if self._shared else f'{self._name}.size'}.",
                 line,
