@@ -107,6 +107,51 @@ def answer(pattern):
 """,
             "sign of zero is lost",
         ),
+        (
+            "times the sign bit",
+            """
+def answer(pattern):
+    sign, exponent, fraction = pattern >> 31, pattern >> 23 & 255, pattern & 0x7FFFFF
+    return sign * (1 + fraction / 2**23) * 2.0 ** (exponent - 127)
+""",
+            "you multiply by the sign bit 0; use (−1)**sign",
+        ),
+        (
+            "the fraction not masked",
+            """
+def answer(pattern):
+    sign, exponent = pattern >> 31, pattern >> 23 & 255
+    return (-1.0) ** sign * (1 + pattern / 2**23) * 2.0 ** (exponent - 127)
+""",
+            "sign 0, exponent 128 and fraction 4788187",
+        ),
+        (
+            "the exponent not masked",
+            """
+def answer(pattern):
+    sign, exponent, fraction = pattern >> 31, pattern >> 23, pattern & 0x7FFFFF
+    return (-1.0) ** sign * (1 + fraction / 2**23) * 2.0 ** (exponent - 127)
+""",
+            "sign 1, exponent 133 and fraction 7793017",
+        ),
+        (
+            "a shift by 22",
+            """
+def answer(pattern):
+    sign, exponent, fraction = pattern >> 31, pattern >> 22 & 511, pattern & 0x3FFFFF
+    return (-1.0) ** sign * (1 + fraction / 2**22) * 2.0 ** (exponent - 127)
+""",
+            "sign 0, exponent 128 and fraction 4788187",
+        ),
+        (
+            "binary digits without leading zeros",
+            """
+def answer(pattern):
+    bits = format(pattern, "b")
+    return (-1.0) ** int(bits[0]) * (1 + int(bits[9:], 2) / 2**23) * 2.0 ** (int(bits[1:9], 2) - 127)
+""",
+            "sign 0, exponent 128 and fraction 4788187",
+        ),
         ("the integer itself", "answer = float", "(−1)**sign"),
         ("nothing returned", "def answer(pattern):\n    pattern >> 31", "return the result"),
         ("an exception", "def answer(pattern):\n    return pattern[0]", "TypeError"),
@@ -167,8 +212,15 @@ def answer(a, b):
 """,
             "range of int32",
         ),
+        (
+            "a distance as float32",
+            _NUMPY
+            + "def answer(a, b):\n    return np.float32(abs(int(a.view(np.int32)) - int(b.view(np.int32))))",
+            "gives 1065353216, and should give 1065353215",
+        ),
     ],
     "01-two-orders": [
+        ("a number below 1", "answer = [0.1, 1.2, 1.3]", "0.1 is below 1: stay from 1 to 100"),
         ("two numbers", "answer = [1.1, 3.3]", "a + b and b + a are the same bits"),
         ("a giant", "answer = [0.1, 1e20, -1e20]", "no giant is needed"),
         ("whole numbers", "answer = [1, 2, 3]", "Every addition here is exact"),
@@ -234,6 +286,25 @@ def answer(x):
             "Keep every partial sum and the result in x.dtype",
         ),
         ("an array", "def answer(x):\n    return x[::2]", "array of shape"),
+        (
+            "the right half serial",
+            _NUMPY
+            + """
+def answer(x):
+    half = len(x) // 2
+    return x[0] if len(x) == 1 else answer(x[:half]) + np.add.accumulate(x[half:])[-1]
+""",
+            "64 numbers: ones, and 1/u in the middle",
+        ),
+        (
+            "the middle number left out",
+            """
+def answer(x):
+    half = len(x) // 2
+    return x[0] if len(x) == 1 else answer(x[:half]) + answer(x[-half:])
+""",
+            "your answer([1, 2, 4]) gives 5.0, and should give 7.0",
+        ),
     ],
     "01-compensated": [
         (
@@ -295,7 +366,7 @@ def answer(x):
 def answer(x):
     return x[0] if len(x) == 1 else answer(x[: len(x) // 2]) + answer(x[len(x) // 2 :])
 """,
-            "compensates nothing",
+            "A plain sum is no worse than this",
         ),
         (
             "float64 inside",
@@ -365,11 +436,6 @@ def answer(x):
             "Rounding the answer doesn't count",
         ),
         (
-            "compensated in float32",
-            "from samebits import orders\nanswer = orders.neumaier",
-            "More bits, or a compensation",
-        ),
-        (
             "sorted by magnitude",
             _NUMPY
             + "def answer(x):\n    return np.add.accumulate(x[np.argsort(np.abs(x), kind='stable')])[-1]",
@@ -414,6 +480,42 @@ def answer(x):
             "def answer(x):\n    return sum(round(v * 256) for v in x.tolist()) / 256",
             "keep more of each number",
         ),
+        (
+            "a fixed point that loses tiny numbers",
+            "def answer(x):\n    return sum(round(value * 2**30) for value in x.tolist()) / 2**30",
+            "keep more of each number",
+        ),
+        (
+            "a fixed point that overflows",
+            _NUMPY
+            + """
+def answer(x):
+    with np.errstate(invalid="ignore"):
+        return np.rint(x.astype(np.float64) * 2.0**40).astype(np.int64).sum() / 2**40
+""",
+            "is a factor, a range or a repeated number lost?",
+        ),
+        (
+            "integers not divided back",
+            "def answer(x):\n    return sum(int(value * 2.0**149) for value in x.tolist())",
+            "divide by the factor again",
+        ),
+        (
+            "rounded integers not divided back",
+            "def answer(x):\n    return sum(round(value * 2.0**30) for value in x.tolist())",
+            "divide by the factor again",
+        ),
+        (
+            "Kahan's, in float32",
+            "from samebits import orders\nanswer = orders.kahan",
+            "kept loss is rounded too",
+        ),
+        (
+            "Neumaier's, in float32",
+            "from samebits import orders\nanswer = orders.neumaier",
+            "kept loss is rounded too",
+        ),
+        ("infinity", "def answer(x):\n    return float('inf')", "inf is no finite number"),
         ("a constant", "def answer(x):\n    return 0.0", "is off by"),
         ("only the largest", _NUMPY + "def answer(x):\n    return x.max()", "is off by"),
     ],
@@ -501,7 +603,7 @@ def answer(x):
 """,
     ],
     "01-any-order": [
-        "def answer(x):\n    return sum(round(value * 2**30) for value in x.tolist()) / 2**30",
+        "def answer(x):\n    return sum(int(value * 2.0**149) for value in x.tolist()) / 2**149",
         "import math\ndef answer(x):\n    return math.fsum(x.tolist())",
         "from fractions import Fraction\ndef answer(x):\n    return sum(map(Fraction, x.tolist()))",
         _NUMPY + "def answer(x):\n    return np.add.accumulate(np.sort(x))[-1]",

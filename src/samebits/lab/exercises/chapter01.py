@@ -21,8 +21,9 @@ Verdicts = Iterator[tuple[float, str]]
 
 # --- Decode a float -------------------------------------------------------------------------------------
 
-# 1.0, π rounded, −123.456 rounded, 0.1 rounded, the smallest normal number, the largest number.
-NORMAL = (0x3F800000, 0x40490FDB, 0xC2F6E979, 0x3DCCCCCD, 0x00800000, 0x7F7FFFFF)
+# π rounded, 1.0, −123.456 rounded, 0.1 rounded, the smallest normal number, the largest number. π comes first, since
+# the patterns of whole powers of two give the same wrong value for different mistakes.
+NORMAL = (0x40490FDB, 0x3F800000, 0xC2F6E979, 0x3DCCCCCD, 0x00800000, 0x7F7FFFFF)
 # The largest and the smallest subnormal number, one in between, a negative one, and both zeros.
 SMALL = (0x007FFFFF, 0x00000001, 0x00345678, 0x80000400, 0x00000000, 0x80000000)
 
@@ -52,15 +53,20 @@ def _normal_mistake(pattern: int, given: float) -> str:
     right, fraction = anatomy.value, anatomy.fraction / 2**23
     if given == -right:
         return "The first bit is the sign: 1 means minus."
+    if given == 0:
+        return "Either the leading 1 is missing, or you multiply by the sign bit 0; use (−1)**sign."
     if given == math.copysign(fraction * 2.0 ** (anatomy.exponent - 127), right):
         return "The leading 1 of a normal number is not stored; add it to the fraction."
     if given in (2 * right, right / 2):
         return "You are off by a factor of two: the bias of float32 is 127."
-    if abs(given) >= 2.0**100 * abs(right):
+    if given == right * 2.0**127:
         return "The stored exponent carries a bias of 127; subtract it."
     if abs(given) == (1 + anatomy.fraction) * 2.0 ** (anatomy.exponent - 127):
         return "The fraction counts in units of 2**−23; divide it by 2**23."
-    return "The value is (−1)**sign × (1 + fraction / 2**23) × 2**(exponent − 127)."
+    return (
+        f"This pattern has sign {anatomy.sign}, exponent {anatomy.exponent} and fraction {anatomy.fraction}: if yours "
+        "are the same, the value is (−1)**sign × (1 + fraction / 2**23) × 2**(exponent − 127)."
+    )
 
 
 def _small_mistake(pattern: int, given: float) -> str:
@@ -118,7 +124,8 @@ def _first_wrong_distance(distance: Callable, pairs: tuple, mistake: Callable) -
         right = ulp_distance(a, b)
         given = _number(call(distance, a, b), "distance")
         if given != right:
-            return f"distance({a!s}, {b!s}) gives {given:g}, and should give {right}. {mistake(a, b, given)}"
+            seen = f"{given:.0f}" if given.is_integer() else f"{given!r}"
+            return f"distance({a!s}, {b!s}) gives {seen}, and should give {right}. {mistake(a, b, given)}"
     return ""
 
 
@@ -162,10 +169,7 @@ def judge_two_orders(numbers: Any) -> Verdicts:
         yield 0, f"Give three numbers; these are {len(numbers)}.{two}"
         return
     if not all(1 <= number <= 100 for number in numbers):
-        yield (
-            0,
-            "Stay from 1 to 100: no giant is needed to swallow a small number, everyday numbers do it too.",
-        )
+        yield 0, _why_outside(numbers)
         return
     a, b, c = map(np.float32, numbers)
     left, right = (a + b) + c, a + (b + c)
@@ -177,6 +181,13 @@ def judge_two_orders(numbers: Any) -> Verdicts:
         )
     else:
         yield 0, f"Both brackets give {left!s} in float32. {_why_equal(a, b, c, numbers)}"
+
+
+def _why_outside(numbers: list[float]) -> str:
+    if any(abs(number) > 100 for number in numbers):
+        return "Stay from 1 to 100: no giant is needed to swallow a small number, everyday numbers do it too."
+    below = next((number for number in numbers if number < 1), None)
+    return "Stay from 1 to 100." if below is None else f"{below:g} is below 1: stay from 1 to 100."
 
 
 def _why_equal(a: np.float32, b: np.float32, c: np.float32, numbers: list[float]) -> str:
@@ -229,9 +240,7 @@ def _not_a_tree(like_serial: bool) -> str:
 
 def _not_compensated(like_serial: bool) -> str:
     if like_serial:
-        return (
-            "A sum that compensates nothing does as well: what is rounded off must come back, with its sign."
-        )
+        return "A plain sum is no worse than this: what is rounded off must come back, with its sign."
     return "Look at what is kept: (t − total) − y, where y is what was added, with the last correction in it."
 
 
@@ -243,6 +252,10 @@ def _hard_sums(dtype: type) -> Iterator[tuple[str, np.ndarray]]:
     yield "three numbers", np.array([1, 2, 4], dtype)
     for n in (5, 8, 64, 128, 1025):
         yield f"1/u and then {n - 1} ones", np.array([1 / u] + [1] * (n - 1), dtype)
+    # A right half that is added serially is a chain of n/2 additions, and the giant stands at its beginning.
+    for n in (64, 1025):
+        x = np.array([1 / u] + [1] * (n - 1), dtype)
+        yield f"{n} numbers: ones, and 1/u in the middle", np.roll(x, n // 2)
     yield "4,096 random numbers", np.array([shuffled.gauss(0, 1) for _ in range(4096)], dtype)
     yield "3,000 numbers from 0 to 1", np.array([shuffled.random() for _ in range(3000)], dtype)
     # Each level of a tree meets exactly the half ULP that it rounds off: hard for pairwise, easy compensated.
@@ -267,13 +280,30 @@ def _first_wrong_sum(add: Callable, allowed: Callable, factor: str, why: Callabl
             error, steps = abs(_error(result, x)) / magnitudes, Fraction(allowed(x))
             if error <= steps * u / (1 - steps * u):
                 continue
-            seen = f"{x.dtype}, {words}: the error is {float(error / u):.3g} u · Σ|x|, and at most "
-            seen += f"{factor.format(float(steps))} u · Σ|x| is allowed."
+            if len(x) <= FEW:
+                seen = f"{x.dtype}: your {_call_in_full(add, x)} gives {result!s}, and should give {_exact(x)!s}."
+            else:
+                seen = f"{x.dtype}, {words}: the error is {float(error / u):.3g} u · Σ|x|, and at most "
+                seen += f"{factor.format(float(steps))} u · Σ|x| is allowed."
             if error > len(x) * u:
                 return f"{seen} Not even a serial sum is that far off: is a number left out, or added twice?"
             like_serial = abs(_error(np.add.accumulate(x)[-1], x)) / magnitudes == error
             return f"{seen} {why(like_serial)}"
     return ""
+
+
+# So many numbers can be read in a message, and added by hand.
+FEW = 8
+
+
+def _call_in_full(add: Callable, x: np.ndarray) -> str:
+    numbers = ", ".join(str(int(value)) if value == int(value) else str(value) for value in x)
+    return f"{getattr(add, '__name__', 'function')}([{numbers}])"
+
+
+def _exact(x: np.ndarray) -> np.floating:
+    """The exact sum, rounded to x's own format."""
+    return x.dtype.type(math.fsum(x.tolist()))
 
 
 def _left_the_format(result: Any) -> str:
@@ -316,7 +346,10 @@ def judge_any_order(any_order: Callable) -> Verdicts:
         tried = max(tried, len(results))
         inaccurate = _too_inaccurate(words, x, results[0])
         if inaccurate:
-            yield 0, f"{inaccurate} {_ROUNDED if _rounds(any_order) else _COARSE}"
+            yield (
+                0,
+                f"{inaccurate} {_ROUNDED if _rounds(any_order) else _why_inaccurate(words, x, results[0])}",
+            )
             return
         first = _bytes(results[0])
         other = next((result for result in results if _bytes(result) != first), None)
@@ -331,6 +364,7 @@ def judge_any_order(any_order: Callable) -> Verdicts:
 
 
 PAIRS = "30 numbers, each twice, their negatives, and 0.1"
+LARGE = "five numbers from 1e12 to 2e12"
 LARGE_PAIRS = "a number near 2**45, twice, its negative, twice, and 2**−7 + 2**−18"
 
 
@@ -340,6 +374,10 @@ def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
     yield "300 random numbers", np.array([rng.gauss(0, 1) for _ in range(300)], np.float32)
     yield "300 numbers below 0.01", np.array([rng.random() / 100 for _ in range(300)], np.float32)
     yield "100 numbers, each three times", np.array([rng.random() for _ in range(100)] * 3, np.float32)
+    # What a fixed point loses where its integers are too short, and where it keeps too few bits.
+    yield LARGE, np.array([1e12, 1.1e12, 1.3e12, 1.7e12, 1.9e12], np.float32)
+    yield "ten numbers of 1e-12", np.full(10, 1e-12, np.float32)
+    yield "ten numbers of 1e-40", np.full(10, 1e-40, np.float32)
     # A stable sort by magnitude leaves +a and −a as they came, and what stands between them sees the difference.
     pairs = [sign * value for value in (rng.gauss(0, 1000) for _ in range(30)) for sign in (1, 1, -1, -1)]
     yield PAIRS, np.array([*pairs, 0.1], np.float32)
@@ -393,19 +431,41 @@ def _orders(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _too_inaccurate(words: str, x: np.ndarray, result: Any) -> str:
+    if not math.isfinite(result):
+        return f"{words}: the answer {result!s} is no finite number, and the sum is one."
     magnitudes = sum(Fraction(abs(float(value))) for value in x)
     error, allowed = abs(_error(result, x)), len(x) * Fraction(_unit(np.float32)) * magnitudes
     if error <= allowed:
         return ""
     return (
-        f"{words}: the answer {result!s} is off by {float(error):.2g}, and a serial float32 sum is never off by more "
-        f"than {float(allowed):.2g}."
+        f"{words}: the answer {float(result)!r} is off by {float(error):.2g}, and a serial float32 sum is never "
+        f"off by more than {float(allowed):.2g}."
     )
+
+
+def _why_inaccurate(words: str, x: np.ndarray, result: Any) -> str:
+    if _undivided(result, math.fsum(x.tolist())):
+        return "That is the sum times a power of two: divide by the factor again."
+    magnitudes = sum(Fraction(abs(float(value))) for value in x)
+    # No rounding before the additions is as coarse as that; integers which overflow are.
+    if words == LARGE or abs(_error(result, x)) > magnitudes:
+        return _NO_SUM
+    return _COARSE
+
+
+def _undivided(result: Any, exact: float) -> bool:
+    """Whether the result is the exact sum times a large power of two, but for the rounding to integers."""
+    if not exact:
+        return False
+    mantissa, exponent = math.frexp(float(result) / exact)
+    return exponent > 4 and (abs(mantissa - 0.5) < 1e-4 or abs(mantissa - 1) < 1e-4)
 
 
 # All float32 sums of these three, with any brackets and in any order, are the same float, and not the one nearest
 # to the exact sum. A wider or a compensated sum finds that one.
 EASY = np.array([1.99817942, 1.5365576, 0.42399641], np.float32)
+# Added from left to right, float64 keeps 2**−25 beside the rest. A compensation in float32 rounds it off.
+WIDE = np.array([2.0**26, 1, 2.0**-25, -(2.0**26), -1], np.float32)
 
 
 def _why_ordered(any_order: Callable) -> str:
@@ -414,14 +474,17 @@ def _why_ordered(any_order: Callable) -> str:
     if float(result) == exact:
         return _MORE_BITS
     if np.float32(result) == np.float32(exact):
-        return f"{_MORE_BITS} Rounding the total to float32 hides that most of the time, not always."
+        if float(call(any_order, WIDE.copy())) == 2.0**-25:
+            return f"{_MORE_BITS} Rounding the total to float32 hides that most of the time, not always."
+        return f"{_MORE_BITS} The kept loss is rounded too."
     return _ROUNDED if _rounds(any_order) else _SEEN
 
 
 def _rounds(any_order: Callable) -> bool:
     """Whether the answer to EASY is its exact sum, rounded to a few decimals."""
     result, exact = call(any_order, EASY.copy()), math.fsum(EASY.tolist())
-    return any(np.float32(result) == np.float32(round(exact, decimals)) for decimals in range(7))
+    with np.errstate(over="ignore"):  # a total that was not divided back
+        return any(np.float32(result) == np.float32(round(exact, decimals)) for decimals in range(7))
 
 
 _SEEN = "The order of the additions still reaches the answer: make each addition exact, or always add in one order."
@@ -430,6 +493,7 @@ _ROUNDED = (
     "orders fall on either side of it."
 )
 _COARSE = "The same bits are worth little if they are not the sum's: keep more of each number before you add."
+_NO_SUM = "The answer is not the sum: is a factor, a range or a repeated number lost?"
 _TIES = (
     "Ties: sorting by magnitude does not say which of +a and −a comes first, so that depends on how they came. "
     "Sort by value, or break the tie by the sign."
