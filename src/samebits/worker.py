@@ -28,6 +28,8 @@ import time
 import traceback
 from typing import Any
 
+from samebits.experiment import BadSetting
+
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
@@ -46,7 +48,9 @@ def main() -> None:
         try:
             handlers[request["do"]](request, send, stop)
         except Exception as error:
-            send(error=_sentence(error), detail=traceback.format_exc())
+            send(
+                error=_sentence(error), detail="" if isinstance(error, BadSetting) else traceback.format_exc()
+            )
 
 
 def _warm(request: dict, send, stop) -> None:
@@ -143,8 +147,6 @@ def _die_with_lifeline() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    from samebits.experiment import BadSetting
-
     text = str(error).strip().split("\n")[0]
     if isinstance(error, BadSetting):
         return text

@@ -68,6 +68,7 @@ def test_a_fault_is_one_sentence_and_the_next_run_works(habit, sentence):
     with pytest.raises(RunFailed) as failure:
         runner.run(FAULTY, {"habit": habit}, repeats=5)
     assert sentence in str(failure.value)
+    assert ("Traceback" in failure.value.detail) == (habit in ("runs out of memory", "raises"))
     assert "\n" not in str(failure.value)
     assert len(runner.run(FAULTY, repeats=5).observations) == 5
 
