@@ -47,17 +47,7 @@ def prepare(settings: dict) -> Prepared:
         settings["steps"],
         device,
     )
-    return Prepared(
-        state,
-        seen={
-            "device": device.type,
-            "threads": torch.get_num_threads(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "values gathered": n * RANK,
-        },
-        device=torch_worker.device_words(device),
-        libraries={"torch": torch.__version__},
-    )
+    return torch_worker.prepared(state, device, **{"values gathered": n * RANK})
 
 
 def _train(state: _State) -> tuple[list, float]:

@@ -26,21 +26,11 @@ class _State:
 
 
 def prepare(settings: dict) -> Prepared:
-    import torch
 
     torch_worker.set_flags(threads=settings["threads"], deterministic=settings["deterministic"])
     device = torch_worker.choose_device(settings["device"])
     state = state_on(device, thousand.synthetic_graph(), settings["epochs"])
-    return Prepared(
-        state,
-        seen={
-            "device": device.type,
-            "threads": torch.get_num_threads(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-        },
-        device=torch_worker.device_words(device),
-        libraries={"torch": torch.__version__},
-    )
+    return torch_worker.prepared(state, device)
 
 
 def state_on(device: Any, graph: thousand.Graph, epochs: int) -> _State:

@@ -62,16 +62,7 @@ def prepare(settings: dict) -> Prepared:
     values = torch.from_numpy(rng.standard_normal(settings["n"], dtype=np.float32)).to(device)
     index = torch.from_numpy(rng.integers(0, settings["slots"], settings["n"])).to(device)
     state = _State(settings["op"], settings["slots"], values, index, device)
-    return Prepared(
-        state,
-        seen={
-            "device": device.type,
-            "threads": torch.get_num_threads(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-        },
-        device=torch_worker.device_words(device),
-        libraries={"torch": torch.__version__},
-    )
+    return torch_worker.prepared(state, device)
 
 
 def observe(state: _State, n: int) -> Iterator[Observation]:

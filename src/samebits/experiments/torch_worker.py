@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from samebits import machine
-from samebits.experiment import BadSetting, Knob
+from samebits.experiment import BadSetting, Knob, Prepared
 
 DEVICE = Knob(
     "device",
@@ -96,6 +96,23 @@ def device_words(device) -> str:
     import torch
 
     return machine.device_words(output=torch.empty(0, device=device))
+
+
+def prepared(state: Any, device, **more: Any) -> Prepared:
+    """`state` with what PyTorch says of device, threads and the flag, and `more` that was seen."""
+    import torch
+
+    return Prepared(
+        state,
+        seen={
+            "device": device.type,
+            "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            **more,
+        },
+        device=device_words(device),
+        libraries={"torch": torch.__version__},
+    )
 
 
 def timed(function: Callable[[], Any], device) -> tuple[Any, float]:
