@@ -96,11 +96,12 @@ def drawn_orders(graph, order, epochs):
         yield neighbours.copy()
 
 
-def in_torch(graph, order, epochs, rate=0.01, decay=5e-4):
+def in_torch(graph, order, epochs, rate=0.01, decay=5e-4, exponentials="PyTorch's"):
     """The same training by PyTorch's operations, all nodes computed, each operation rounded once.
 
     Sums are index_add, which adds one by one on the CPU; so are products of matrices, since a library would
     fuse and reorder. Gradients are written out, because autograd would add them in orders of its own.
+    exponentials: "PyTorch's", or "libm's", which the trainer uses, too.
     """
     import torch
 
@@ -147,7 +148,7 @@ def in_torch(graph, order, epochs, rate=0.01, decay=5e-4):
         loss.backward()
         losses.append(loss.item())
         g = torch.zeros(nodes, classes)
-        g[training] = wide.grad.float()
+        g[training] = wide.grad.float() if exponentials == "PyTorch's" else by_libm(wide, labels[training])
         y_gradient = torch.cat([neighbour_sum(g / divisor), g], dim=1)
         outer = (h[:, :, None] * y_gradient[:, None, :]).reshape(nodes, -1)
         everything = torch.zeros(nodes, dtype=torch.int64)
@@ -161,19 +162,67 @@ def in_torch(graph, order, epochs, rate=0.01, decay=5e-4):
         moments[0].mul_(0.9).add_((1 - np.float32(0.9)).item() * gradient)
         moments[1].mul_(0.999).add_(((1 - np.float32(0.999)).item() * gradient) * gradient)
         size, scale = rate / (1 - 0.9**step), torch.full_like(weights, math.sqrt(1 - 0.999**step))
-        # PyTorch may take its float32 square roots from MKL, which rounds some of them to the other neighbour.
-        root = moments[1].double().sqrt().float()
+        # PyTorch may take its square roots from MKL, which rounds some of them to the other neighbour.
+        root = torch.from_numpy(np.sqrt(moments[1].numpy()))
         weights.sub_((size * moments[0]) / (root / scale + 1e-8))
     return weights.numpy(), losses, forward()[1].numpy()
 
 
+def by_libm(wide, labels):
+    """Gradient of the mean cross-entropy, (outputs, classes) float32, by the exp of the C library."""
+    import torch
+
+    gradient = np.empty(wide.shape)
+    for row, logits, label in zip(gradient, wide.tolist(), labels.tolist(), strict=True):
+        powers = [math.exp(logit - max(logits)) for logit in logits]
+        denominator = 0.0
+        for power in powers:
+            denominator += power
+        row[:] = [power / denominator - (c == label) for c, power in enumerate(powers)]
+    return torch.from_numpy(gradient / len(gradient)).float()
+
+
+def repeated(train, not_exercised):
+    """What `train` gives twice in a row; a reference that does not repeat is none, and one odd answer is told."""
+    answers = [fingerprint(train()[0])]
+    while len(answers) < 6:
+        weights, losses, logits = train()
+        answers.append(fingerprint(weights))
+        if answers[-1] == answers[-2]:
+            if len(set(answers)) > 1:
+                not_exercised(f"PyTorch's own training did not repeat at first: {answers}")
+            return weights, losses, logits
+    pytest.fail(f"PyTorch's own training does not repeat: {answers}")
+
+
+def apart(graph, ours, theirs):
+    """Which tensors differ, in how many elements and by how much: for a failure that nobody can repeat."""
+    pairs = zip(thousand.tensors(graph, ours).items(), thousand.tensors(graph, theirs).values(), strict=True)
+    return {
+        name: (int((a != b).sum()), float(np.abs(a - b).max())) for (name, a), b in pairs if (a != b).any()
+    }
+
+
 @pytest.mark.parametrize("order", [0, 7])
-def test_a_model_is_pytorchs_training_in_the_same_order_bit_for_bit(graph, order):
-    weights, losses, logits = in_torch(graph, order, epochs=10)
+def test_a_model_is_pytorchs_training_in_the_same_order_bit_for_bit(graph, order, not_exercised):
     model = next(thousand.train(graph, orders=[order]))
-    assert fingerprint(model.weights) == fingerprint(weights)
-    assert fingerprint(model.logits) == fingerprint(logits)
+    weights, losses, logits = repeated(lambda: in_torch(graph, order, epochs=10), not_exercised)
     assert np.allclose(model.losses, losses, rtol=1e-14, atol=0)  # float64's exp and log differ in last bits
+    if fingerprint(model.weights) != fingerprint(weights):
+        # Once in many thousand gradients those last bits decide how one is rounded to float32. Then the same
+        # exponentials must give the same bits, and PyTorch's own stay as near as one rounding can put them.
+        assert np.abs(model.weights - weights).max() < 1e-6, apart(graph, model.weights, weights)
+        weights, _, logits = in_torch(graph, order, epochs=10, exponentials="libm's")
+    assert fingerprint(model.weights) == fingerprint(weights), apart(graph, model.weights, weights)
+    assert fingerprint(model.logits) == fingerprint(logits)
+
+
+@pytest.mark.parametrize("order", [0, 7])
+def test_a_model_is_that_training_with_the_same_exponentials(graph, order):
+    weights, _, logits = in_torch(graph, order, epochs=10, exponentials="libm's")
+    model = next(thousand.train(graph, orders=[order]))
+    assert fingerprint(model.weights) == fingerprint(weights), apart(graph, model.weights, weights)
+    assert fingerprint(model.logits) == fingerprint(logits)
 
 
 def test_the_textbook_training_is_close(graph):
