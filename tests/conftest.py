@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,13 @@ import pytest
 # A busy machine may take long over one example; that says nothing about the code under test.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """pytest names the test in a variable; a worker with another environment is another worker, and each test
+    would start its own, which takes seconds."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 @dataclass(frozen=True)

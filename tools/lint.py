@@ -20,16 +20,18 @@ from urllib.parse import unquote
 import canonical
 import derive
 import outputs
+import sources
 from canonical import Refused
 from nbformat import NotebookNode
 
-from samebits import course
+from samebits import claims, course
 from samebits.course import Chapter
+from samebits.lab import questions
 
 ROOT = Path(__file__).resolve().parent.parent
 
 KINDS = {"notebooks": "lesson", "labs": "lab", "solutions": "solution"}
-TAGS = {"gpu", "nbval-check-output", "remove-in-lab"}
+TAGS = {"gpu", "nbval-check-output", "remove-in-lab", "tensorflow"}
 BANNED = ("simply", "just", "obviously")
 CLOSING = ["Say it out loud", "Questions to expect", "Where this comes from"]
 LONGEST_CELL, LONGEST_MEDIAN = 25, 6
@@ -173,13 +175,59 @@ def no_machine_paths(notebook: Notebook) -> Iterator[str]:
             yield f"Cell {cell.id} names a place on somebody's machine."
 
 
+# A number with a unit that something was measured or computed in; words such as "about 25 minutes" are not meant.
+QUANTITY = re.compile(
+    r"(?<![\w.,:])\d[\d.,]*(?:\s?(?:to|–|-)\s?\d[\d.,]*)?\s?(?:×|%|(?:ms|µs|s|seconds|GB/s|[KMG]i?B|ULPs?)\b)"
+    r"|(?<![\w.,:])\d+(?:\.\d+)?e[-−]\d+"
+)
+
+
+def numbers_come_from_claims(notebook: Notebook) -> Iterator[str]:
+    """A measured or published number in prose stands in the cell's metadata with the claim that holds it."""
+    for cell in notebook.cells("markdown"):
+        if cell.id == sources.CELL:
+            continue
+        values = cell.metadata.get("values", {})
+        prose = _prose(cell.source)
+        for text, reference in values.items():
+            if text not in cell.source:
+                yield f"Cell {cell.id} maps {text} to {reference}, but does not say it."
+            elif reference not in sources.NO_CLAIM:
+                try:
+                    current = claims.value(reference)
+                except claims.Malformed as error:
+                    yield f"Cell {cell.id} takes a number from a claim: {error}"
+                    continue
+                if current != text:
+                    yield f"Cell {cell.id} says {text} where {reference} is {current}; run tools/sources.py."
+            prose = prose.replace(text, "")
+        for found in QUANTITY.finditer(prose):
+            yield f"Cell {cell.id} says '{found[0]}' and does not say from which claim (tools/sources.py)."
+
+
+def claims_are_said(notebook: Notebook) -> Iterator[str]:
+    """The places that claims name in this notebook, and in the chapter's quiz, are there."""
+    cells = {cell.id for cell in notebook.content.cells}
+    quiz = {question.id for question in questions.load(notebook.chapter.number).questions}
+    for claim in claims.of_chapter(notebook.chapter.number):
+        for place in claim.places:
+            where, _, name = place.partition(" ")
+            if where not in ("lesson", "lab", "quiz"):
+                yield f"Claim {claim.id} is said at '{place}'; a place is 'lesson', 'lab' or 'quiz' and an id."
+            elif where == "quiz" and name not in quiz:
+                yield f"Claim {claim.id} is said in the quiz question {name}, which is not there."
+            elif where == {"solution": "lab"}.get(notebook.kind, notebook.kind) and name not in cells:
+                yield f"Claim {claim.id} is said in cell {name}, which is not there."
+
+
 # --- Lessons ---------------------------------------------------------------------------------------------
 
 
 def size(notebook: Notebook) -> Iterator[str]:
     allowed = _size(notebook)
     count = len(notebook.content.cells)
-    words = sum(len(re.sub(r"<[^>]+>", " ", cell.source).split()) for cell in notebook.cells("markdown"))
+    written = [cell for cell in notebook.cells("markdown") if cell.id != sources.CELL]
+    words = sum(len(re.sub(r"<[^>]+>", " ", cell.source).split()) for cell in written)
     lengths = {cell.id: _lines(cell.source) for cell in notebook.cells("code")}
     if count not in allowed.cells:
         yield f"A lesson has {allowed.cells[0]} to {allowed.cells[-1]} cells; this one has {count}."
@@ -196,6 +244,12 @@ def closing_sections(notebook: Notebook) -> Iterator[str]:
     sections = [text for _, marks, text in _headings(notebook) if marks == "##"]
     if sections[-len(CLOSING) :] != CLOSING:
         yield f"The last sections are not {', '.join(CLOSING)}."
+
+
+def closing_is_from_the_claims(notebook: Notebook) -> Iterator[str]:
+    last = notebook.content.cells[-1]
+    if last.id != sources.CELL or last.source != sources.cell_text(notebook.chapter.number):
+        yield f"The last cell, '{sources.CELL}', is not what the claims say; run tools/sources.py."
 
 
 def compared_cells(notebook: Notebook) -> Iterator[str]:
@@ -258,9 +312,18 @@ EVERYWHERE = [
     plain_words,
     links,
     no_machine_paths,
+    numbers_come_from_claims,
+    claims_are_said,
 ]
 RULES: dict[str, list[Rule]] = {
-    "lesson": [*EVERYWHERE, size, closing_sections, compared_cells, stored_outputs],
+    "lesson": [
+        *EVERYWHERE,
+        size,
+        closing_sections,
+        closing_is_from_the_claims,
+        compared_cells,
+        stored_outputs,
+    ],
     "lab": [*EVERYWHERE, no_outputs, graded_cells],
     "solution": [*EVERYWHERE, no_outputs, graded_cells],
 }

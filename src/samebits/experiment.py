@@ -210,6 +210,10 @@ class Experiment:
     recordings   the settings worth recording on a GPU
     repeats      how many runs a click makes
     code         settings → the few lines that "show me the code" shows
+    waiting      asked in the worker before `prepare`: a sentence for whoever waits, if preparing will take seconds
+                 this time (compiling, say); empty if not
+    summary      Runs → what an experiment about time has measured, in words for the panel and the command; empty
+                 where the bits say it all
     """
 
     name: str
@@ -226,6 +230,8 @@ class Experiment:
     fresh: bool = False
     recordings: tuple[Mapping[str, Any], ...] = ()
     repeats: int = 20
+    waiting: Callable[[], str] = lambda: ""
+    summary: Callable[[Runs], str] = lambda runs: ""
 
     def knob(self, name: str) -> Knob:
         for knob in self.knobs:

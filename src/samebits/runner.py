@@ -79,7 +79,7 @@ def run(
     until_different  go on after `repeats` until two fingerprints differ or the budget ends
     on_start         called with the settings that the worker sees and the source of its numbers
     on_observation   called with each observation as it arrives
-    on_wait          called with a sentence while a worker starts or other runs have the card
+    on_wait          called with a sentence while a worker starts or gets ready, or other runs have the card
     cancel           set it from another thread to end the run; what was observed until then is returned
 
     Raises BadSetting for settings that the experiment does not have, and RunFailed, with one sentence, if no
@@ -120,7 +120,9 @@ def run(
                 started = None
                 with contextlib.closing(worker.ask(request, cancel, patience)) as answers:
                     for answer in answers:
-                        if "prepared" in answer:
+                        if "wait" in answer:
+                            on_wait(answer["wait"])
+                        elif "prepared" in answer:
                             started = time.monotonic()  # starting a process is not measuring
                             if not prepared:
                                 prepared = answer["prepared"]
@@ -153,22 +155,27 @@ def call(
     *,
     environment: Mapping[str, str | None] | None = None,
     framework: str | None = None,
+    fresh: bool = False,
     seconds: float = 30.0,
 ) -> Any:
     """Call "package.module:function" with JSON `arguments` in a worker and return its JSON result.
 
     For a learner's code that needs a framework or may never end: the worker is killed after `seconds`.
-    Raises RunFailed with one sentence.
+    fresh: it is a new one, and ends after this call. Raises RunFailed with one sentence.
     """
     place = _at(environment or {}, framework)
     cancel = threading.Event()
-    with _POOL.turn(cancel, lambda sentence: None), _POOL.worker(place, lambda sentence: None) as worker:
+    with (
+        _POOL.turn(cancel, lambda sentence: None),
+        _POOL.worker(place, lambda sentence: None, fresh=fresh) as worker,
+    ):
         request = {"do": "call", "function": function, "arguments": dict(arguments)}
         with contextlib.closing(worker.ask(request, cancel, seconds)) as answers:
-            for answer in answers:
-                if "result" in answer:
-                    return answer["result"]
-    raise RunFailed("The worker ended without an answer. Run the cell again.")
+            # Read to the end: a worker whose answers nobody reads is killed.
+            results = [answer["result"] for answer in answers if "result" in answer]
+    if not results:
+        raise RunFailed("The worker ended without an answer. Run the cell again.")
+    return results[0]
 
 
 def warm(experiment: Experiment, settings: Mapping[str, Any] | None = None) -> None:
@@ -307,7 +314,9 @@ class Worker:
                 try:
                     line = self._answers.get(timeout=0.05)
                 except queue.Empty:
-                    if time.monotonic() - heard > patience:
+                    if not self.alive:
+                        self._end_answers()
+                    elif time.monotonic() - heard > patience:
                         self.kill()
                         raise RunFailed(
                             f"The worker gave no answer for {patience:g} seconds and was stopped. "
@@ -365,6 +374,12 @@ class Worker:
             f"The worker answered with something that is no answer ({line.strip()[:60]!r}) and was stopped. "
             "The next run starts a new one."
         )
+
+    def _end_answers(self) -> None:
+        """Let the answers of a dead worker end, although what it started may live on and hold its pipes open."""
+        self.kill()
+        self._threads[0].join(timeout=1)
+        self._answers.put(None)
 
     def _obituary(self) -> str:
         """How the process ended, in one sentence."""

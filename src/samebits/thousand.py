@@ -34,6 +34,10 @@ MODEL = (
     "hardware's orders are not uniformly random"
 )
 
+GETTING_READY = (
+    "Getting the compiled trainer ready: some seconds if it is in numba's cache, up to a minute if not …"
+)
+
 # --- Graphs ---------------------------------------------------------------------------------------------
 
 
@@ -317,9 +321,7 @@ def _state(order: int | None) -> np.uint64:
 
 
 def _trainer(on_wait: Callable[[str], None]) -> Callable:
-    on_wait(
-        "Getting the compiled trainer ready: some seconds if it is in numba's cache, up to a minute if not …"
-    )
+    on_wait(GETTING_READY)
     from samebits import graphsage
 
     return graphsage.train

@@ -5,7 +5,8 @@ output, so that whatever a library prints (it goes to standard error) cannot bre
 
     {"do": "warm", "framework": "torch"}                        no answer
     {"do": "run", "experiment": …, "settings": …, "repeats": 20, "budget": 60, "until_different": false}
-                                                                → {"prepared": …}, {"observation": …} …, {"done": why}
+                                                                → {"wait": sentence} if preparing takes seconds,
+                                                                  {"prepared": …}, {"observation": …} …, {"done": why}
     {"do": "call", "function": "samebits.kernels:judge", "arguments": {…}} → {"result": …}
     {"do": "stop"}                                              ends the run after its current observation
 
@@ -26,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import IO, Any
 
 from samebits.experiment import BadSetting
 
@@ -34,10 +35,14 @@ from samebits.experiment import BadSetting
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
+    # A loader's forked workers close sys.stdin, and would wait for ever for a lock that the listening thread holds.
+    asked = os.fdopen(os.dup(0), encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     _die_with_lifeline()
     requests: queue.Queue[dict] = queue.Queue()
     stop = threading.Event()
-    threading.Thread(target=_listen, args=(requests, stop), daemon=True).start()
+    threading.Thread(target=_listen, args=(asked, requests, stop), daemon=True).start()
 
     def send(**answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -64,6 +69,8 @@ def _run(request: dict, send, stop: threading.Event) -> None:
     from samebits import experiments
 
     experiment = experiments.find(request["experiment"])
+    if sentence := experiment.waiting():
+        send(wait=sentence)
     prepared = experiment.prepare(request["settings"])
     source = dataclasses.asdict(prepared.source())
     send(prepared={"seen": dict(prepared.seen), "source": source})
@@ -101,8 +108,8 @@ def _call(request: dict, send, stop) -> None:
     send(result=getattr(importlib.import_module(module), function)(**request["arguments"]))
 
 
-def _listen(requests: queue.Queue, stop: threading.Event) -> None:
-    for line in sys.stdin:
+def _listen(asked: IO[str], requests: queue.Queue, stop: threading.Event) -> None:
+    for line in asked:
         request = json.loads(line)
         if request["do"] == "stop":
             stop.set()
@@ -150,6 +157,8 @@ def _sentence(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
     if isinstance(error, BadSetting):
         return text
+    if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+        return f"There is no TensorFlow in {sys.executable}; ./course tensorflow makes an environment that has it."
     if (
         isinstance(error, MemoryError)
         or "out of memory" in text.lower()

@@ -117,6 +117,11 @@ def answer(a, b):
             "in the order in which the recording holds them",
         ),
         ("always something", "def answer(a, b):\n    return 0, 'weight'", "Return None"),
+        (
+            "dicts compared with !=",
+            "def answer(a, b):\n    for s in range(len(a)):\n        if a[s] != b[s]:\n            return s",
+            "[{...}, {...}, {...}, {...}, {...}, {...}]) raised ValueError",
+        ),
     ],
     "07-two-models": [
         (
@@ -171,6 +176,7 @@ def answer(a, b):
         ("one in 1/rate", _many(see="math.ceil(1 / rate)"), "a third of all cases"),
         ("the rule of three", _many(see="1 + math.ceil(3 / rate)"), "rule of thumb"),
         ("no square", _many(pairs="math.ceil(1.96 * spread / half_width)"), "square root of n"),
+        ("no square, not rounded", _many(pairs="1.96 * spread / half_width"), "square root of n"),
         ("one standard error", _many(pairs="math.ceil((spread / half_width) ** 2)"), "two thirds"),
         (
             "the whole width",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samebits import runner
+from samebits import runner, thousand
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,6 +24,14 @@ def test_each_order_gives_its_own_model_and_the_same_one_again():
     assert runs.fingerprints == trained(threads=1).fingerprints
     assert runs.fingerprints != trained(seed=1).fingerprints
     assert runs.source.kind == "MODEL"
+
+
+def test_getting_the_trainer_ready_is_told_in_a_new_process():
+    runner.close()
+    told = []
+    for _ in range(2):
+        runner.run("thousand-models", {"epochs": 1}, repeats=1, on_wait=told.append)
+    assert told == ["Starting a process.", thousand.GETTING_READY]
 
 
 def test_nothing_varies_unless_something_is_let():

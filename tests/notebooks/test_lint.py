@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import canonical
 import derive
 import lint
 import pytest
+import sources
 import text
 from nbformat import NotebookNode, v4
 
-from samebits import course
+from samebits import claims, course
+from samebits.claims import Claim
 
 CHAPTER = course.chapter("02")
 
@@ -55,12 +58,16 @@ def lesson() -> str:
     for n in range(12):
         cells.append(f"=== markdown text-{n}\n{'word ' * 80}\n")
         cells.append(f"=== code code-{n}{' nbval-check-output' if n < 5 else ''}\nprint({n})\n")
-    for n, section in enumerate(lint.CLOSING):
+    for n, section in enumerate(lint.CLOSING[:-1]):
         cells.append(f"=== markdown closing-{n}\n## {section}\n\nIt is said.\n")
+    cells.append(f"=== markdown {sources.CELL}\n{sources.cell_text(CHAPTER.number)}\n")
     return "\n".join(cells)
 
 
-EXTRA_CELLS = "".join(f"\n=== markdown extra-{n}\nMore.\n" for n in range(20))
+EXTRA_CELLS = "".join(f"=== markdown extra-{n}\nMore.\n\n" for n in range(20))
+
+# The one claim of the toy lesson.
+CLAIM = Claim("02-toy", "It takes long.", ("lesson text-1",), source="A book", values={"time": "3 ms"})
 
 SOLUTION = (
     header(CHAPTER.lab, ": lab")
@@ -90,7 +97,10 @@ lab.check("02-toy", toy)
 
 
 @pytest.fixture
-def root(tmp_path) -> Path:
+def root(tmp_path, monkeypatch) -> Path:
+    # The real ones hold numbers of the chapter's quiz, but are said elsewhere.
+    real = [dataclasses.replace(claim, places=()) for claim in claims.of_chapter(CHAPTER.number)]
+    monkeypatch.setattr(claims, "of_chapter", lambda number: (CLAIM, *real))
     for folder in lint.KINDS:
         (tmp_path / folder).mkdir()
     return tmp_path
@@ -150,7 +160,7 @@ def in_text(old: str, new: str) -> Callable[[str], str]:
         (in_text("How many?", "<a href='nowhere.md'>?</a>"), "links to nowhere.md"),
         (in_text("print(6)", "open('/home/somebody/x')"), "code-6 names a place"),
         (in_text("How many?", "See /tmp/x."), "wrong names a place"),
-        (lambda written: written + EXTRA_CELLS, "25 to 45 cells; this one has 49"),
+        (in_text("=== markdown closing-0", EXTRA_CELLS + "=== markdown closing-0"), "25 to 45 cells; this one has 49"),
         (in_text("word " * 80, "word " * 1000), "900 to 1800 words"),
         (in_text("print(6)", "print(6)\n" * 26), "code-6 has 26 lines"),
         (lambda written: written.replace("print(", "1\n" * 7 + "print("), "Half of the code cells"),
@@ -158,10 +168,22 @@ def in_text(old: str, new: str) -> Callable[[str], str]:
         (in_text("## Say it out loud", "### Say it out loud"), "The last sections are not"),
         (in_text(" nbval-check-output", ""), "5 cells or more must be compared"),
         (in_text(" nbval-check-output", " nbval-check-output gpu"), "5 cells or more must be compared"),
+        (in_text("How many?", "It takes 3 ms."), "wrong says '3 ms' and does not say from which claim"),
+        (in_text("wrong\n", 'wrong {"values": {"How many": "02-toy.time"}}\n'), "where 02-toy.time is 3 ms"),
+        (in_text("wrong\n", 'wrong {"values": {"How many": "02-toy.size"}}\n'), "No claim holds the value"),
+        (in_text("wrong\n", 'wrong {"values": {"4 ms": "setting"}}\n'), "maps 4 ms to setting, but does not"),
+        (in_text("=== markdown text-1\n", "=== markdown text-one\n"), "said in cell text-1, which is not there"),
+        (in_text("It takes long", "It takes longer"), "is not what the claims say"),
     ],
 )  # fmt: skip
 def test_a_rule_about_what_is_written_notices(change, sentence, root):
     assert_noticed(put(with_outputs(text.from_text(change(lesson()))), root / "notebooks"), sentence)
+
+
+def test_a_number_may_be_said_with_its_claim(root):
+    written = in_text("wrong\n", 'wrong {"values": {"3 ms": "02-toy.time", "4 ms": "setting"}}\n')(lesson())
+    written = in_text("How many?", "It takes 3 ms, and we wait 4 ms.")(written)
+    assert lint.lint(put(with_outputs(text.from_text(written)), root / "notebooks")) == []
 
 
 def assert_noticed(path: Path, sentence: str) -> None:

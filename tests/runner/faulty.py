@@ -19,6 +19,8 @@ HABITS = (
     "holds the lock",
     "crashes",
     "is killed",
+    "is killed with a child",
+    "is killed with a daemon",
     "exits",
     "prints",
     "speaks rubbish",
@@ -58,6 +60,9 @@ def _misbehave(habit: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     elif habit == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif habit.startswith("is killed with"):
+        _fork_and_sleep(in_a_group_of_its_own=habit.endswith("daemon"))
+        os.kill(os.getpid(), signal.SIGKILL)
     elif habit == "exits":
         os._exit(3)
     elif habit == "prints":
@@ -71,11 +76,29 @@ def _misbehave(habit: str) -> None:
         raise TypeError("no such thing")
 
 
+def _fork_and_sleep(in_a_group_of_its_own: bool) -> None:
+    """A child, which has all of this process's pipes, as a loader's workers have."""
+    if os.fork() == 0:
+        if in_a_group_of_its_own:
+            os.setsid()
+        time.sleep(10)
+        os._exit(0)
+
+
 def _answers():
     frame = sys._getframe()
     while frame.f_code.co_name != "main":
         frame = frame.f_back
     return frame.f_locals["answers"]
+
+
+_compiled = []
+
+
+def compiling() -> str:
+    """As an experiment that compiles once in a process."""
+    _compiled.append(True)
+    return "Compiling what this run needs." if len(_compiled) == 1 else ""
 
 
 def echo(**arguments):
@@ -111,6 +134,7 @@ def _experiment(name: str, **more) -> Experiment:
 
 FAULTY = _experiment("FAULTY")
 FRESH = _experiment("FRESH", fresh=True)
+SLOW_TO_START = _experiment("SLOW_TO_START", waiting=compiling)
 VARIABLE = _experiment(
     "VARIABLE",
     knobs=(

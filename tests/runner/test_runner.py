@@ -44,6 +44,18 @@ def test_a_run_streams_what_it_observes():
     assert runs.source.kind == "LIVE"
 
 
+def test_what_a_worker_waits_for_is_told_before_it_measures_and_once():
+    told = []
+    for _ in range(2):
+        runner.run(
+            "faulty:SLOW_TO_START",
+            repeats=2,
+            on_wait=told.append,
+            on_start=lambda seen, source: told.append("started"),
+        )
+    assert told == ["Starting a process.", "Compiling what this run needs.", "started", "started"]
+
+
 def test_a_difference_is_a_verdict_at_once():
     assert runner.run(FAULTY, {"habit": "differs"}, repeats=3).verdict.kind == "different"
 
@@ -71,6 +83,34 @@ def test_a_fault_is_one_sentence_and_the_next_run_works(habit, sentence):
     assert ("Traceback" in failure.value.detail) == (habit in ("runs out of memory", "raises"))
     assert "\n" not in str(failure.value)
     assert len(runner.run(FAULTY, repeats=5).observations) == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a child has the worker's pipes only where there is fork")
+@pytest.mark.parametrize("habit", ["is killed with a child", "is killed with a daemon"])
+def test_a_worker_that_dies_before_what_it_started_is_noticed_at_once(habit):
+    seen, observed = [], []
+
+    def note(observation):
+        observed.append(time.monotonic())
+
+    with pytest.raises(RunFailed, match="killed from outside"):
+        runner.run(
+            FAULTY,
+            {"habit": habit},
+            repeats=5,
+            on_start=lambda settings, source: seen.append(settings["pid"]),
+            on_observation=note,
+        )
+    assert time.monotonic() - observed[-1] < 3  # the child lives for ten seconds
+    assert len(observed) == 2  # nothing that was told before is lost
+    assert [process for process in psutil.process_iter() if _lives_in_group(process, seen[0])] == []
+
+
+def _lives_in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):
+        return False
 
 
 def test_a_hung_worker_is_stopped():
@@ -169,6 +209,12 @@ def test_call_returns_json_and_ends_what_never_ends():
         runner.call("faulty:missing", {})
 
 
+def test_calls_share_a_worker_unless_they_ask_for_a_fresh_one():
+    first, second = runner.call("os:getpid", {}), runner.call("os:getpid", {})
+    assert first == second
+    assert runner.call("os:getpid", {}, fresh=True) != first
+
+
 def test_a_json_py_where_the_kernel_or_the_worker_stands_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.chdir(tmp_path)
@@ -185,6 +231,17 @@ def test_tensorflow_without_tensorflow_is_one_sentence(monkeypatch, tmp_path):
     with pytest.raises(RunFailed, match="./course tensorflow"):
         runner.run(tensorflow, repeats=1)
     runner.warm(tensorflow)  # a panel that is shown says nothing before it is run
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for an interpreter")
+def test_a_python_of_tensorflows_without_tensorflow_is_one_sentence(monkeypatch, tmp_path):
+    """Such as a .venv-tf whose installation broke off."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("SAMEBITS_TF_PYTHON", str(python))
+    with pytest.raises(RunFailed, match="There is no TensorFlow in .*; ./course tensorflow makes"):
+        runner.run("tf-ops", repeats=1)
 
 
 @pytest.mark.skipif(

@@ -215,10 +215,16 @@ def _line_of(error: BaseException, *answer: Any) -> str:
     return f" in line {lines[-1]} of its cell" if lines else ""
 
 
+# Of a container of containers, only how many there are.
+_OUTLINE = reprlib.Repr()
+_OUTLINE.maxlevel = 1
+
+
 def _short(value: Any) -> str:
     """An argument in a few words; an array by its first elements and how many it has."""
     if hasattr(value, "dtype") and getattr(value, "shape", ()):
         shape = "×".join(str(n) for n in value.shape)
         first = ", ".join(str(element) for element in value.reshape(-1)[:4].tolist())
         return f"array of {shape} {value.dtype} [{first}{', …' if value.size > 4 else ''}]"
-    return reprlib.repr(value)
+    words = reprlib.repr(value)
+    return words if len(words) <= 200 else _OUTLINE.repr(value)

@@ -11,7 +11,8 @@
                                         correct = true
                                         because = "Each addition is indivisible."
 
-Texts are plain: Unicode, `code` between backticks, a blank line between paragraphs.
+Texts are plain: Unicode, `code` between backticks, a blank line between paragraphs. A measured or published number
+is taken from the claim that holds it: {08-sage.inference} (claims.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samebits import claims
 from samebits.experiment import nearest
 from samebits.lab.errors import LabError
 
@@ -234,6 +236,10 @@ class _Reader:
         text = table.get(key)
         if not isinstance(text, str) or not text.strip():
             self._fail(where, f"needs a text as its {key}")
+        try:
+            text = claims.filled(text)
+        except claims.Malformed as error:
+            self._fail(where, f"takes a number from a claim: {error}")
         if text.count("`") % 2:
             self._fail(where, f"has a backtick without its partner in its {key}")
         return "\n\n".join(paragraphs(text))

@@ -38,6 +38,7 @@ def judge_block_tree(kernel: Callable) -> Verdicts:
             "samebits.kernels:judge_block_sum",
             {"source": source, "name": kernel.__name__},
             environment=kernels.environment(simulate=True),
+            fresh=True,  # what a learner's code leaves behind must not judge the next attempt
             seconds=SECONDS,
         )
     except runner.RunFailed as failure:

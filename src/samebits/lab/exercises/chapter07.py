@@ -319,7 +319,7 @@ def _pairs_hint(given: Any, right: int, spread: float, half_width: float) -> str
         return "Return a whole number."
     if right == 2:
         return "One difference has no spread: two is the least."
-    if given == math.ceil(1.96 * spread / half_width):
+    if 0 <= given - 1.96 * spread / half_width < 1:
         return "The interval narrows with the square root of n, so n is the square."
     if given in (math.ceil((spread / half_width) ** 2), round((spread / half_width) ** 2)):
         return "One standard error to each side holds two thirds; 95 % takes 1.96 of them."
