@@ -174,12 +174,10 @@ class Panel(anywidget.AnyWidget):
             return None
         before = self.runs[-1] if self.runs else None
         self.runs.append(runs)
-        note = " · ".join(
-            filter(
-                None, [_seen(runs), runs.reported, _values(runs), _compared(runs, before, self.experiment)]
-            )
-        )
-        row = wall(runs) | {"title": self._title(runs, before), "note": note}
+        summary = self.experiment.summary(runs)
+        measured = [] if summary else [_values(runs), _compared(runs, before, self.experiment)]
+        note = " · ".join(filter(None, [_seen(runs), runs.reported, *measured]))
+        row = wall(runs) | {"title": self._title(runs, before), "summary": summary, "note": note}
         self.rows = [*self.rows, row][-ROWS:]
         self._end(_ended(runs, self.repeats))
         return runs

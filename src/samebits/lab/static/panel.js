@@ -46,6 +46,7 @@ function drawRow(row) {
     { class: "sb-row" },
     element("p", { class: "sb-settings", text: row.title }),
     drawWall(row),
+    ...(row.summary ? [drawVerdict(row.summary)] : []),
     drawVerdict(row.say),
     element(
       "p",
