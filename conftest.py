@@ -28,6 +28,10 @@ WITHOUT_GPU = "needs an NVIDIA GPU and none is visible; the same code was tested
 WITHOUT_CHROMIUM = (
     "needs a Chromium and none is installed (Debian: apt install chromium); all else was tested"
 )
+WITHOUT_TENSORFLOW = (
+    "needs TensorFlow and none is installed; ./course tensorflow makes an environment for it on Python 3.11 to 3.13; "
+    "all else was tested"
+)
 
 STATE_FOLDERS = pytest.StashKey[list[str]]()
 
@@ -43,6 +47,13 @@ def pytest_runtest_setup(item):
         if os.environ.get("CI") == "true":
             pytest.fail(f"This test {WITHOUT_CHROMIUM}. Under CI a browser is not optional.", pytrace=False)
         pytest.skip(WITHOUT_CHROMIUM)
+    if _is_marked(item, "tensorflow") and not available.tensorflow():
+        if os.environ.get("CI") == "true" and available.tensorflow_is_served():
+            pytest.fail(
+                f"This test {WITHOUT_TENSORFLOW}. Under CI, on a Python that it serves, TensorFlow is not optional.",
+                pytrace=False,
+            )
+        pytest.skip(WITHOUT_TENSORFLOW)
     if isinstance(item, IPyNbCell) and item.parent.kernel is None:
         _use_fresh_state(item.config)  # this notebook's kernel is about to start
 

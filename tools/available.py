@@ -6,6 +6,9 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
+
+from samebits import machine
 
 
 @functools.cache
@@ -18,6 +21,22 @@ def gpu() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return listed.returncode == 0 and "GPU 0" in listed.stdout
+
+
+@functools.cache
+def tensorflow() -> bool:
+    """Whether the interpreter that the runner would take for TensorFlow has it."""
+    script = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)"
+    try:
+        asked = subprocess.run([machine.tensorflow_python(), "-c", script], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
+
+
+def tensorflow_is_served() -> bool:
+    """Whether there is a TensorFlow for this Python, as the script `course` has it."""
+    return (3, 11) <= sys.version_info[:2] <= (3, 13)
 
 
 def chromium() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -73,6 +74,37 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--out", type=_writable, required=True, metavar="FILE")
     record.set_defaults(command=_record)
 
+    claims = commands.add_parser("claims", help="check the course's statements against what is installed")
+    claims.add_argument("--chapter", metavar="NN", help="those of one chapter only")
+    claims.add_argument("--write", type=_writable, metavar="FILE", help="write the page of all of them")
+    claims.add_argument(
+        "--record", type=_writable, metavar="FILE", help="on an NVIDIA GPU: record the claims that need one"
+    )
+    claims.set_defaults(command=_claims)
+
+    atlas = commands.add_parser(
+        "atlas", help="every op: what varies, what the flag does, what the documentation says"
+    )
+    atlas.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default auto)")
+    atlas.add_argument(
+        "--ops", nargs="+", action="extend", metavar="NAME", help="ops or groups (default: all)"
+    )
+    atlas.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="of looking, for ops that can race (default 3)"
+    )
+    atlas.add_argument("--json", action="store_true", help="print everything as JSON")
+    atlas.add_argument("--list", action="store_true", help="only list the ops, by group")
+    atlas.set_defaults(command=_atlas)
+
+    recipe = commands.add_parser(
+        "recipe", help="the lines that a program needs to repeat its bits here, and why"
+    )
+    recipe.add_argument(
+        "--framework", choices=("torch", "tensorflow"), default="torch", help="(default torch)"
+    )
+    recipe.add_argument("--json", action="store_true", help="print everything as JSON")
+    recipe.set_defaults(command=_recipe)
+
     doctor = commands.add_parser("doctor", help="what this machine can show")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -130,6 +162,7 @@ def _run(options: argparse.Namespace) -> int:
         budget=options.budget,
         until_different=options.until_different,
         on_observation=shown or (lambda observation: None),
+        on_wait=shown.wait if shown else (lambda sentence: None),
     )
     if shown:
         shown.clear()
@@ -141,6 +174,8 @@ def _run(options: argparse.Namespace) -> int:
     print(runs.verdict.sentence)
     if runs.reported:
         print(f"reported: {runs.reported}")
+    if summary := experiment.summary(runs):
+        print(summary)
     print(
         f"{runs.source.kind} · {runs.source.where} · seen: {', '.join(f'{k}={v}' for k, v in runs.seen.items())}"
     )
@@ -148,14 +183,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _Counter:
-    """A line on a terminal that counts the runs."""
+    """A line on a terminal that counts the runs, under what there is to wait for."""
 
     def __init__(self):
         self.done = 0
+        self.said = ""
 
     def __call__(self, observation: Observation) -> None:
         self.done += 1
         print(f"\r{self.done} runs", end="", file=sys.stderr, flush=True)
+
+    def wait(self, sentence: str) -> None:
+        if sentence != self.said:  # a place in a queue is told again and again
+            print(f"\r{sentence}", file=sys.stderr, flush=True)
+        self.said = sentence
 
     def clear(self) -> None:
         print("\r" + " " * 30 + "\r", end="", file=sys.stderr, flush=True)
@@ -199,6 +240,95 @@ def _as_recording(runs: Runs, command: str) -> Runs:
             f"Only what a GPU measured can be recorded, and {runs.experiment} gave a {runs.source.kind} result."
         )
     return dataclasses.replace(runs, source=dataclasses.replace(runs.source, kind="RECORDED", why=command))
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from samebits import claims, course
+
+    def say(claim: claims.Claim, evidence: claims.Evidence) -> None:
+        print(f"{claim.id}: {evidence.words}", flush=True)
+
+    if options.record:
+        try:
+            print(f"Recorded: {claims.record(options.record, say)} claims.")
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 2
+        return 0
+    numbers = [chapter.number for chapter in course.CHAPTERS]
+    if options.chapter not in (None, *numbers):
+        raise BadSetting(f"There is no chapter {options.chapter!r}. {nearest(options.chapter, numbers)}")
+    found = []
+    for claim in claims.of_chapter(options.chapter) if options.chapter else claims.everything():
+        found.append((claim, claims.verify(claim)))
+        say(*found[-1])
+    if options.write:
+        if options.chapter:
+            raise BadSetting("The page holds all chapters. Leave out --chapter, or leave out --write.")
+        options.write.write_text(claims.status_page(found), encoding="utf-8")
+    defects = [claims.sentence_to_mend(*pair) for pair in found if pair[1].status in claims.DEFECTS]
+    print("\n".join([claims.counted(found), *defects]))
+    return 1 if defects else 0
+
+
+def _atlas(options: argparse.Namespace) -> int:
+    from samebits import atlas
+
+    wanted = atlas.chosen(options.ops)
+    if options.list:
+        for group, ops in itertools.groupby(wanted, lambda op: op.group):
+            print(group)
+            for op in ops:
+                print(f"  {op.name:36} {op.line}")
+        return 0
+    progress = _Progress(len(wanted)) if sys.stderr and sys.stderr.isatty() and not options.json else None
+    rows: list[atlas.Row] = []
+
+    def show(row: atlas.Row) -> None:
+        rows.append(row)
+        if progress:
+            progress.clear()
+        if not options.json:
+            print("\n".join(list(atlas.table_lines(rows))[-1]), flush=True)
+
+    found = atlas.sweep(
+        options.ops,
+        device=options.device,
+        budget=atlas.BUDGET if options.budget is None else options.budget,
+        on_start=(lambda op: progress(op.name)) if progress else (lambda op: None),
+        on_row=show,
+        on_wait=progress.wait if progress else (lambda sentence: None),
+    )
+    print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(found.ending()))
+    return 0
+
+
+class _Progress:
+    """A line on a terminal that says which of how many comes now."""
+
+    def __init__(self, all_: int):
+        self._all = all_
+        self._done = 0
+
+    def __call__(self, name: str) -> None:
+        self.clear()
+        self._done += 1
+        print(f"\r{self._done} of {self._all}: {name}", end="", file=sys.stderr, flush=True)
+
+    def wait(self, sentence: str) -> None:
+        if not self._done:
+            print(f"\r{sentence}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _recipe(options: argparse.Namespace) -> int:
+    from samebits.recipe import recipe
+
+    found = recipe(options.framework)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -222,10 +222,10 @@ def survey(probes: Probes | None = None) -> Survey:
     """Look at this machine. Takes a few seconds, in which each framework installed here is imported once."""
     probes = probes or Probes()
     gpus, gpu_trouble = _gpus(probes)
-    packages = _packages(sys.executable, probes)
+    packages = installed(sys.executable, probes)
     torch = _framework("torch", sys.executable, packages, probes)
     tf_python = tensorflow_python(probes)
-    tf_packages = packages if tf_python == sys.executable else _packages(tf_python, probes)
+    tf_packages = packages if tf_python == sys.executable else installed(tf_python, probes)
     tensorflow = _framework("tensorflow", tf_python, tf_packages, probes)
     found = Survey(
         python=platform.python_version(),
@@ -380,7 +380,7 @@ print(json.dumps({
 }
 
 
-def _packages(python: str, probes: Probes) -> dict[str, str]:
+def installed(python: str, probes: Probes) -> dict[str, str]:
     """Name → version of the distributions that the interpreter `python` can see."""
     answer = probes.run([python, "-c", PACKAGES], 30)
     return _last_json(answer.text) if answer.ok else {}

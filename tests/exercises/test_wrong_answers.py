@@ -5,6 +5,7 @@ The answers of a chapter stand in wrong_chapterNN.py beside this file:
 
     WRONG = {exercise id: [(label, source, phrase), …]}   rejected, with a sentence that holds the phrase
     RIGHT = {exercise id: source or [source, …]}          each earns every point
+    NEEDS_TENSORFLOW = (exercise id, …)                   if there are any: skipped where there is none
 
 A source defines `answer`, or `answers`, a tuple, where the check takes several. The untouched stub is
 added to each list.
@@ -47,6 +48,15 @@ ANSWERS = {chapter.number: answers_of(chapter.number) for chapter in LABS}
 WRONG = {name: listed for answers in ANSWERS.values() for name, listed in answers.WRONG.items()}
 RIGHT = {name: source for answers in ANSWERS.values() for name, source in answers.RIGHT.items()}
 
+NEEDS_TENSORFLOW = {name for answers in ANSWERS.values() for name in getattr(answers, "NEEDS_TENSORFLOW", ())}
+
+
+def marked(name: str, *more: Any) -> Any:
+    """A test parameter, skipped without TensorFlow where the exercise needs it; the stub never does."""
+    needs = name in NEEDS_TENSORFLOW and more != STUB
+    return pytest.param(name, *more, marks=[pytest.mark.tensorflow] if needs else [])
+
+
 REJECTED = [(name, *wrong) for name in REGISTERED for wrong in [STUB, *WRONG.get(name, [])]]
 ACCEPTED = [
     (name, source)
@@ -69,17 +79,26 @@ def evaluated(source: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("name", "label", "source", "phrase"), REJECTED, ids=[f"{name}: {label}" for name, label, *_ in REJECTED]
+    ("name", "label", "source", "phrase"),
+    [marked(*rejected) for rejected in REJECTED],
+    ids=[f"{name}: {label}" for name, label, *_ in REJECTED],
 )
-def test_a_wrong_answer_is_rejected_with_the_sentence_that_helps(name, label, source, phrase, capsys):
+def test_a_wrong_answer_is_rejected_with_the_sentence_that_helps(
+    name, label, source, phrase, capsys, monkeypatch
+):
+    # pytest's variable names the test, so that each would start a worker with an environment of its own.
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     points = check(name, *evaluated(source))
     said = capsys.readouterr().out
     assert points < REGISTERED[name].points, said
     assert phrase in said
 
 
-@pytest.mark.parametrize(("name", "source"), ACCEPTED, ids=[name for name, _ in ACCEPTED])
-def test_a_right_answer_earns_every_point(name, source, capsys):
+@pytest.mark.parametrize(
+    ("name", "source"), [marked(*accepted) for accepted in ACCEPTED], ids=[name for name, _ in ACCEPTED]
+)
+def test_a_right_answer_earns_every_point(name, source, capsys, monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     assert check(name, *evaluated(source)) == REGISTERED[name].points, capsys.readouterr().out
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from samebits import experiments, runner
 from samebits.experiment import Knob
+from samebits.experiments import digits_training, tf_worker
 
 # Settings under which an experiment gives one answer, so that "A's fingerprints back" can be asked for.
 REPEATABLE = {
@@ -18,9 +19,20 @@ REPEATABLE = {
     "split-k": {"way": "fixed order", "k": 512, "parts": 4},
     "gemm-workspace": {"shape": "1024 × 1024 × 1024"},
     "gemm-environment": {"op": "sigmoid"},
+    "digits-training": digits_training.SMALLEST | {"epochs": 1, "hash_seed": "0"},
+    "keras-training": {
+        "seeds": tf_worker.EVERYTHING,
+        "shift": "stateless",
+        "glimpses": False,
+        "epochs": 1,
+    },
+    "tf-ops": {"op": "unsorted_segment_sum", "n": 10_000},
+    "tf-data": {"draws": "stateless", "calls": 2},
     "thousand-models": {"varies": "nothing", "epochs": 2},
     "factorisation": {"ratings": 500, "steps": 2},
     "sage-training": {"epochs": 2, "device": "cpu"},
+    "price": {"work": "index_add_", "n": 2_000, "device": "cpu"},
+    "atlas-op": {"op": "cumsum", "device": "cpu"},
 }
 NEEDS_GPU = {"conv-algorithm", "gemm-workspace"}
 
@@ -41,8 +53,17 @@ def other(knob: Knob):
 
 
 def marked(name: str, *more: str):
-    """A test parameter, skipped without a GPU where the experiment needs one."""
-    return pytest.param(name, *more, marks=[pytest.mark.gpu] if name in NEEDS_GPU else [])
+    """A test parameter, skipped without a GPU or without TensorFlow where the experiment needs one."""
+    marks = [pytest.mark.gpu] if name in NEEDS_GPU else []
+    if experiments.find(name).framework == "tensorflow":
+        marks.append(pytest.mark.tensorflow)
+    return pytest.param(name, *more, marks=marks)
+
+
+def knobs(name: str) -> list[str]:
+    """The knobs to turn: those that all TensorFlow experiments share, for which a process has to start, only once."""
+    shared = tf_worker.PROCESS if name in ("tf-ops", "tf-data") else ()
+    return [knob.name for knob in experiments.find(name).knobs if knob not in shared]
 
 
 def test_every_experiment_has_repeatable_settings_here():
@@ -51,7 +72,7 @@ def test_every_experiment_has_repeatable_settings_here():
 
 @pytest.mark.parametrize(
     ("name", "knob"),
-    [marked(name, knob.name) for name in experiments.names() for knob in experiments.find(name).knobs],
+    [marked(name, knob) for name in experiments.names() for knob in knobs(name)],
 )
 def test_a_knob_goes_there_and_back(name, knob):
     """A → B → A gives A's fingerprints back: nothing that B set is left."""

@@ -128,3 +128,10 @@ def test_a_model_is_never_recorded(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(machine, "cuda_device_count", lambda: 1)
     assert cli.main(["record", "scatter", "--out", str(tmp_path / "x.json")]) == 2
     assert "Only what a GPU measured" in capsys.readouterr().err
+
+
+def test_a_terminal_is_told_once_what_there_is_to_wait_for(capsys):
+    counter = cli._Counter()
+    for sentence in ("Starting a process.", "In a queue.", "In a queue."):
+        counter.wait(sentence)
+    assert capsys.readouterr().err.replace("\r", "").splitlines() == ["Starting a process.", "In a queue."]

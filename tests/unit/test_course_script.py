@@ -18,6 +18,7 @@ import time
 import types
 from pathlib import Path
 
+import available
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "course"
@@ -276,6 +277,40 @@ def test_the_tests_all_run_and_the_first_failure_is_the_exit_code(course, monkey
     assert [cuda for command, cuda in ran if "pytest" in command] == ["", "as it is"]
 
 
+@pytest.mark.parametrize("cause", ["none", "another Python", "no network", "one of their own"])
+def test_the_tests_get_tensorflow_or_say_why_not_and_run_all_the_same(course, monkeypatch, capsys, cause):
+    ran = []
+    monkeypatch.setattr(course.subprocess, "call", lambda command, **options: ran.append(command) or 0)
+    monkeypatch.delenv("SAMEBITS_TF_PYTHON", raising=False)
+    if cause == "another Python":
+        monkeypatch.setattr(course, "SERVED_BY_TENSORFLOW", ((3, 2), (3, 3)))
+    if cause == "one of their own":
+        monkeypatch.setenv("SAMEBITS_TF_PYTHON", "/theirs/python")
+    if cause == "no network":
+        course.tested("test")  # PyTorch and the rest are there already
+        course.pip.code, course.pip.says = 1, "NewConnectionError"
+    assert course.main(["test"]) == 0 and ran[-1][1:3] == ["-m", "pytest"]
+    said = capsys.readouterr().out
+    asked = [command for command in course.pip.asked if command[0].startswith(str(course.ROOT / ".venv-tf"))]
+    assert len(asked) == (cause in ("none", "no network"))
+    words = {
+        "none": "run in .venv-tf",
+        "another Python": "TensorFlow needs Python 3.2",
+        "no network": "cannot be reached",
+        "one of their own": "/theirs/python",
+    }
+    assert words[cause] in said
+    assert ("what needs it is skipped" in said) is (cause in ("another Python", "no network"))
+
+
+def test_the_tests_and_the_script_agree_on_the_pythons_that_tensorflow_serves(course, monkeypatch):
+    for version in [(3, minor) for minor in range(10, 17)]:
+        monkeypatch.setattr(available.sys, "version_info", (*version, 0))
+        assert available.tensorflow_is_served() is (
+            course.SERVED_BY_TENSORFLOW[0] <= version <= course.SERVED_BY_TENSORFLOW[1]
+        )
+
+
 def test_labs_are_made_by_the_tool_with_what_the_tests_need(course, monkeypatch):
     ran = []
     monkeypatch.setattr(course.subprocess, "call", lambda command, **options: ran.append(command) or 5)
@@ -350,7 +385,7 @@ def test_what_the_tests_need_contains_what_the_lab_needs(course, started, monkey
     monkeypatch.setattr(course.subprocess, "call", lambda command, **options: 0)
     course.main(["test"])
     course.main(["lab"])
-    assert len(course.pip.asked) == 1
+    assert len([command for command in course.pip.asked if "--editable" in command]) == 1
 
 
 def test_after_a_failure_it_goes_on_from_what_is_there(course, started):

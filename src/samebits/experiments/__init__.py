@@ -17,9 +17,15 @@ _PLACES = {
     "split-k": "samebits.experiments.gemm_split_k:SPLIT_K",
     "gemm-workspace": "samebits.experiments.gemm_workspace:GEMM_WORKSPACE",
     "gemm-environment": "samebits.experiments.gemm_environment:GEMM_ENVIRONMENT",
+    "digits-training": "samebits.experiments.digits_training:DIGITS_TRAINING",
+    "keras-training": "samebits.experiments.keras_training:KERAS_TRAINING",
+    "tf-ops": "samebits.experiments.tf_ops:TF_OPS",
+    "tf-data": "samebits.experiments.tf_pipeline:TF_DATA",
     "thousand-models": "samebits.experiments.thousand_models:THOUSAND_MODELS",
     "factorisation": "samebits.experiments.factorisation:FACTORISATION",
     "sage-training": "samebits.experiments.sage_training:SAGE_TRAINING",
+    "price": "samebits.experiments.price:PRICE",
+    "atlas-op": "samebits.experiments.atlas_ops:ATLAS_OP",
 }
 
 

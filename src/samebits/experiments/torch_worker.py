@@ -43,6 +43,8 @@ def set_flags(
     *,
     threads: int = 2,
     deterministic: bool = False,
+    warn_only: bool = False,
+    fill: bool = True,
     mkldnn: bool = True,
     cudnn_benchmark: bool = False,
     cudnn_benchmark_limit: int = 10,
@@ -59,9 +61,13 @@ def set_flags(
 
     torch.set_num_threads(threads)
     # The call imports torch._inductor, which takes seconds, whether or not anything changes.
-    if torch.are_deterministic_algorithms_enabled() != deterministic:
-        torch.use_deterministic_algorithms(deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    set_now = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    if set_now != (deterministic, warn_only):
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = fill
     torch.backends.mkldnn.enabled = mkldnn
     torch.backends.cudnn.benchmark = cudnn_benchmark
     torch.backends.cudnn.deterministic = cudnn_deterministic
