@@ -190,7 +190,7 @@ def numbers_come_from_claims(notebook: Notebook) -> Iterator[str]:
         values = cell.metadata.get("values", {})
         prose = _prose(cell.source)
         for text, reference in values.items():
-            if text not in cell.source:
+            if not re.search(sources.whole(text), cell.source):
                 yield f"Cell {cell.id} maps {text} to {reference}, but does not say it."
             elif reference not in sources.NO_CLAIM:
                 try:
@@ -200,7 +200,7 @@ def numbers_come_from_claims(notebook: Notebook) -> Iterator[str]:
                     continue
                 if current != text:
                     yield f"Cell {cell.id} says {text} where {reference} is {current}; run tools/sources.py."
-            prose = prose.replace(text, "")
+            prose = re.sub(sources.whole(text), "", prose)
         for found in QUANTITY.finditer(prose):
             yield f"Cell {cell.id} says '{found[0]}' and does not say from which claim (tools/sources.py)."
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import canonical
+from canonical import Refused
 from nbformat import NotebookNode
 
 from samebits import claims, course
@@ -73,22 +74,27 @@ def _ended(text: str) -> str:
 
 
 def with_values(cell: NotebookNode) -> None:
-    """Bring the numbers of one cell up to date, in its text and in its metadata."""
+    """Bring the numbers of one cell up to date, in its text and in its metadata. Raises Refused."""
     values = cell.metadata.get("values", {})
-    fresh = {}
+    current = {text: text if ref in NO_CLAIM else claims.value(ref) for text, ref in values.items()}
+    fresh: dict[str, str] = {}
     for text, reference in values.items():
-        current = text if reference in NO_CLAIM else claims.value(reference)
-        if current != text:
-            cell.source = re.sub(_as_a_whole(text), lambda _, new=current: new, cell.source)
-        fresh[current] = reference
+        if fresh.setdefault(current[text], reference) != reference:
+            raise Refused(
+                f"Cell {cell.id} would say {current[text]} for {fresh[current[text]]} and {reference}, and could not "
+                "tell them apart later. Give one of them more words."
+            )
     if fresh != values:
+        # All at once, since one number may become what another one was; the longest first, since one may be in another.
+        pattern = "|".join(map(whole, sorted(values, key=len, reverse=True)))
+        cell.source = re.sub(pattern, lambda found: current[found[0]], cell.source)
         cell.metadata["values"] = fresh
 
 
-def _as_a_whole(text: str) -> str:
-    return (
-        rf"(?<![\w.,]){re.escape(text)}(?![\w])" if text[-1].isalnum() else rf"(?<![\w.,]){re.escape(text)}"
-    )
+def whole(text: str) -> str:
+    """A pattern for `text` where it stands for itself: "5 %" is not in "0.5 %", nor 12 in 12.5, nor 5× in 5×10⁻³."""
+    after = r"(?!\w|[.,]\d)" if text[-1:].isalnum() else r"(?!\d)"
+    return rf"(?<![\w.,]){re.escape(text)}{after}" if text else r"(?!)"
 
 
 def updated(notebook: NotebookNode, number: str, lesson: bool) -> NotebookNode:
@@ -104,6 +110,9 @@ def updated(notebook: NotebookNode, number: str, lesson: bool) -> NotebookNode:
 def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     asked = [word for word in words if word != "--check"]
+    numbers = [chapter.number for chapter in course.CHAPTERS]
+    if unknown := [word for word in asked if word not in numbers]:
+        sys.exit(f"There is no chapter {unknown[0]}. Possible: {', '.join(numbers)}, and --check.")
     old = []
     for chapter in course.CHAPTERS:
         if asked and chapter.number not in asked:
@@ -114,7 +123,11 @@ def main(arguments: list[str] | None = None) -> None:
                 continue
             notebook = canonical.read(path)
             before = canonical.to_bytes(notebook)
-            if canonical.to_bytes(updated(notebook, chapter.number, folder == "notebooks")) != before:
+            try:
+                after = canonical.to_bytes(updated(notebook, chapter.number, folder == "notebooks"))
+            except (Refused, claims.Malformed) as error:
+                sys.exit(f"{folder}/{chapter.notebook}: {error}")
+            if after != before:
                 old.append(f"{folder}/{chapter.notebook}")
                 if "--check" not in words:
                     canonical.write(notebook, path)

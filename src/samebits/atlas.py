@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import re
 import statistics
 import textwrap
@@ -370,10 +371,12 @@ class Atlas:
         else:
             comparable = [row for row in ran if row.agreement in ("agrees", "wrong", "missing")]
             agrees = sum(row.agreement == "agrees" for row in comparable)
-            parts.append(
-                f"Of {_number(len(comparable), 'op')} that the documentation can be compared for, it agrees for"
-                f" {agrees}, is wrong for {len(self.wrong) or 'none'} and misses {len(self.missing) or 'none'}."
-            )
+            if comparable:
+                parts.append(
+                    f"Of {_number(len(comparable), 'op')} that the documentation can be compared for, it agrees for"
+                    f" {agrees or 'none'}, is wrong for {len(self.wrong) or 'none'} and misses"
+                    f" {len(self.missing) or 'none'}."
+                )
         switched = [row for row in ran if row.varies and row.on and row.priced]
         faster = [row for row in switched if row.price < 1]
         if self.documentation.slower and faster:
@@ -630,6 +633,12 @@ def chosen(names: Iterable[str] | None, ops: Sequence[Op] = OPS) -> list[Op]:
     return [op for op in ops if not names or op.name in names or op.group in names]
 
 
+def check_budget(budget: Any) -> None:
+    """Raises BadSetting for what is no number of seconds: nothing, or without an end, where an op never varies."""
+    if not isinstance(budget, int | float) or not 0 < budget < math.inf:
+        raise BadSetting(f"The atlas needs a budget of more than 0 seconds, and an end; not {budget!r}.")
+
+
 def sweep(
     names: Iterable[str] | None = None,
     *,
@@ -650,12 +659,11 @@ def sweep(
     cancel      set it from another thread to end the sweep; the ops that were measured until then are kept
     experiment  the experiment over `ops`, for tests with ops of their own
 
-    An op that cannot run here gets a row that says so. Raises BadSetting for a name that does not exist and
-    RunFailed, in one sentence, if nothing can be measured.
+    An op that cannot run here gets a row that says so. Raises BadSetting for a name that does not exist or a budget
+    that is none, and RunFailed, in one sentence, if nothing can be measured.
     """
     wanted = chosen(names, ops)
-    if not budget > 0:
-        raise BadSetting(f"The atlas needs a budget of more than 0 seconds, not {budget:g}.")
+    check_budget(budget)
     cancel = cancel or threading.Event()
     told = _told(wanted[0], experiment, device, on_wait, cancel)
     documentation = read_documentation(told["text"])

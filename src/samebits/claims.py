@@ -44,6 +44,9 @@ FOLDER = Path(__file__).parent / "statements"
 RECORDED = Path(__file__).parent / "recordings" / "claims.json"
 SECONDS = 60  # for one arm of one check, its worker's start included
 
+# What a claim may be about a version of: of another name, none would ever be installed.
+PACKAGES = ("python", "numpy", "numba", "torch", "tensorflow", "keras")
+
 # Status → how it reads. The last three are defects, and fail a test run.
 STATUSES = {
     "verified": "verified live here",
@@ -115,9 +118,14 @@ def of_chapter(number: str) -> tuple[Claim, ...]:
     if not path.exists():
         return ()
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise Malformed(f"statements/{path.name} cannot be read: {error}.") from error
+    if unknown := data.keys() - {"claim"}:
+        raise Malformed(f"statements/{path.name} holds {min(unknown)!r}; each claim begins with [[claim]].")
+    tables = data.get("claim", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise Malformed(f"statements/{path.name} needs [[claim]] before each claim.")
     claims = tuple(_claim(table, number) for table in tables)
     names = [claim.id for claim in claims]
     if repeated := {name for name in names if names.count(name) > 1}:
@@ -143,7 +151,7 @@ def value(reference: str) -> str:
 
 def filled(text: str) -> str:
     """`text` with each {04-workspace.hopper} replaced by that value. Raises Malformed."""
-    return re.sub(r"\{(\d\d-[a-z0-9-]+\.[a-z0-9_]+)\}", lambda found: value(found[1]), text)
+    return re.sub(r"\{(\d\d-[^{}]*)\}", lambda found: value(found[1]), text)
 
 
 def _claim(table: dict[str, Any], number: str) -> Claim:
@@ -155,20 +163,32 @@ def _claim(table: dict[str, Any], number: str) -> Claim:
         raise Malformed(
             f"{where} needs an id of small letters, digits and hyphens that begins with {number}-."
         )
+    for key in ("source", "versions", "needs"):
+        if not isinstance(table.get(key, ""), str):
+            raise Malformed(f"{where} needs a text as its {key}.")
     says, places, source = table.get("says"), table.get("places"), table.get("source", "")
     if not isinstance(says, str) or not says.strip():
         raise Malformed(f"{where} says nothing.")
     if not isinstance(places, list) or not places or not all(isinstance(place, str) for place in places):
         raise Malformed(f"{where} needs a list of the places where it is said.")
     values = table.get("values", {})
-    if not all(isinstance(text, str) for text in values.values()):
-        raise Malformed(f"{where} has a value that is no text; write it as the prose does.")
+    if not isinstance(values, dict):
+        raise Malformed(f"{where} needs a table of texts as its values.")
+    for key, text in values.items():
+        if not re.fullmatch(r"[a-z0-9_]+", key):
+            raise Malformed(f"{where} has a value called {key!r}; use small letters, digits and underscores.")
+        if not isinstance(text, str):
+            raise Malformed(f"{where} has a value {key} that is no text; write it as the prose does.")
+        if not text.strip():
+            raise Malformed(f"{where} has a value {key} that is empty.")
     try:
         versions = tuple(
             map(Requirement, filter(None, re.split(r",\s*(?=[a-z])", table.get("versions", ""))))
         )
     except InvalidRequirement as error:
         raise Malformed(f"{where} has versions that cannot be read: {error}") from error
+    if unknown := {requirement.name for requirement in versions} - set(PACKAGES):
+        raise Malformed(f"{where} has versions of {min(unknown)!r}, which is none of {', '.join(PACKAGES)}.")
     needs = tuple(part.strip() for part in table.get("needs", "").split(",") if part.strip())
     if unknown := set(needs) - NEEDS.keys():
         raise Malformed(f"{where} needs {min(unknown)!r}, which is none of {', '.join(NEEDS)}.")
@@ -244,21 +264,24 @@ def recorded(claim: Claim) -> Evidence | None:
 
 
 def record(path: Path, on_claim: Callable[[Claim, Evidence], None] = lambda claim, evidence: None) -> int:
-    """Verify every claim that needs a GPU, on one, and write those that held; returns how many.
+    """Verify every claim that needs a GPU, on one, and write those that held; returns how many. If none held, the
+    file stays as it was.
 
     Raises RuntimeError without a GPU.
     """
     if not NEEDS["cuda"]():
         raise RuntimeError("A recording needs an NVIDIA GPU, and none is visible here. Nothing was written.")
     kept = {}
+    card = _card()
     for claim in everything():
         if "cuda" in claim.needs and claim.check:
             evidence = verify(claim)
-            on_claim(claim, evidence)
             if evidence.status == "verified":
-                kept[claim.id] = {k: v for k, v in asdict(evidence).items() if k != "status"}
-                kept[claim.id]["device"] = _card()
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                kept[claim.id] = {k: v for k, v in asdict(evidence).items() if k != "status"} | {
+                    "device": card
+                }
+                path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")  # nothing made is lost
+            on_claim(claim, evidence)
     return len(kept)
 
 
@@ -270,11 +293,14 @@ def _card() -> str:
 def _installed(requirement: Requirement) -> bool:
     """Whether what is installed fits; a TensorFlow of an environment of its own is not asked from here."""
     if requirement.name == "python":
-        return requirement.specifier.contains(platform.python_version())
+        version = platform.python_version().rstrip("+")  # built from a checkout
+        return requirement.specifier.contains(version, prereleases=True)
     if requirement.name in ("tensorflow", "keras"):
-        return not NEEDS["tensorflow"]() or requirement.specifier.contains(
-            _of_tensorflow()[requirement.name], True
-        )
+        found = _of_tensorflow()
+        if "tensorflow" not in found:
+            return True
+        version = found.get(requirement.name)
+        return version is not None and requirement.specifier.contains(version, prereleases=True)
     try:
         return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
     except metadata.PackageNotFoundError:

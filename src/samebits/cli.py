@@ -75,9 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     record.set_defaults(command=_record)
 
     claims = commands.add_parser("claims", help="check the course's statements against what is installed")
-    claims.add_argument("--chapter", metavar="NN", help="those of one chapter only")
-    claims.add_argument("--write", type=_writable, metavar="FILE", help="write the page of all of them")
-    claims.add_argument(
+    one = claims.add_mutually_exclusive_group()
+    one.add_argument("--chapter", metavar="NN", help="those of one chapter only")
+    one.add_argument("--write", type=_writable, metavar="FILE", help="write the page of all of them")
+    one.add_argument(
         "--record", type=_writable, metavar="FILE", help="on an NVIDIA GPU: record the claims that need one"
     )
     claims.set_defaults(command=_claims)
@@ -113,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
 def _writable(word: str) -> Path:
     """A file that can be written, found out before hours of recording."""
     path = Path(word)
-    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+    target = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(target, os.W_OK):
         raise argparse.ArgumentTypeError(f"{word} is no file in a folder that can be written.")
     return path
 
@@ -248,6 +250,13 @@ def _claims(options: argparse.Namespace) -> int:
     def say(claim: claims.Claim, evidence: claims.Evidence) -> None:
         print(f"{claim.id}: {evidence.words}", flush=True)
 
+    numbers = [chapter.number for chapter in course.CHAPTERS]
+    if options.chapter not in (None, *numbers):
+        raise BadSetting(f"There is no chapter {options.chapter!r}. {nearest(options.chapter, numbers)}")
+    try:
+        asked = claims.of_chapter(options.chapter) if options.chapter else claims.everything()
+    except claims.Malformed as error:
+        raise BadSetting(str(error)) from error
     if options.record:
         try:
             print(f"Recorded: {claims.record(options.record, say)} claims.")
@@ -255,19 +264,18 @@ def _claims(options: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             return 2
         return 0
-    numbers = [chapter.number for chapter in course.CHAPTERS]
-    if options.chapter not in (None, *numbers):
-        raise BadSetting(f"There is no chapter {options.chapter!r}. {nearest(options.chapter, numbers)}")
     found = []
-    for claim in claims.of_chapter(options.chapter) if options.chapter else claims.everything():
+    for claim in asked:
         found.append((claim, claims.verify(claim)))
         say(*found[-1])
-    if options.write:
-        if options.chapter:
-            raise BadSetting("The page holds all chapters. Leave out --chapter, or leave out --write.")
-        options.write.write_text(claims.status_page(found), encoding="utf-8")
     defects = [claims.sentence_to_mend(*pair) for pair in found if pair[1].status in claims.DEFECTS]
-    print("\n".join([claims.counted(found), *defects]))
+    print("\n".join([claims.counted(found), *defects]), flush=True)
+    if options.write:
+        try:
+            options.write.write_text(claims.status_page(found), encoding="utf-8")
+        except OSError as error:
+            print(f"{options.write} could not be written ({error.strerror}).", file=sys.stderr)
+            return 1
     return 1 if defects else 0
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from samebits import machine
 from samebits.experiment import BadSetting, nearest
@@ -138,7 +138,8 @@ def _wrapped(text: str) -> list[str]:
 def recipe(framework: str = "torch", found: Found | None = None) -> Recipe:
     """The recipe for `found`, by default for what is installed and the device that it can use.
 
-    Raises BadSetting, in one sentence, for another framework, one that is not installed, or one that is too old.
+    Raises BadSetting, in one sentence, for another framework, one that is not installed or too old, or a version that
+    cannot be read.
     """
     found = found or detect(framework)
     if found.framework not in FRAMEWORKS:
@@ -148,7 +149,12 @@ def recipe(framework: str = "torch", found: Found | None = None) -> Recipe:
     for use in found.uses:
         if use not in USES:
             raise BadSetting(f"There is no use {use!r}. {nearest(use, list(USES))}")
-    version = Version(found.version)
+    try:
+        version = Version(found.version)
+    except (InvalidVersion, TypeError) as error:
+        raise BadSetting(
+            f"The version {found.version!r} of {NAMES[found.framework]} cannot be read. Install a released one."
+        ) from error
     oldest = OLDEST[found.framework]
     if version < oldest:
         raise BadSetting(

@@ -65,6 +65,16 @@ WRONG = {
             ),
             "adds float weights on several threads",
         ),
+        (
+            "axis=0, which is no axis",
+            _changes({11: "ink = tf.math.bincount(np.repeat(labels, 64), weights=ink, axis=0).numpy()"}),
+            "adds float weights on several threads",
+        ),
+        (
+            "axis=-1 without a row",
+            _changes({11: "ink = tf.math.bincount(np.repeat(labels, 64), weights=ink, axis=-1).numpy()"}),
+            "adds float weights on several threads",
+        ),
         ("a line that breaks", _changes({4: "keras.set_random_seed(1)"}), "AttributeError in line 4"),
         ("no such line", _changes({40: "pass"}), "There is no line 40"),
         ("no dict", 'answer = "line 4"', "Give a dict"),
@@ -137,7 +147,15 @@ WRONG = {
 }
 
 RIGHT = {
-    "06-repair": [_changes()],
+    "06-repair": [
+        # Keras's seeds start from Python's; and whole numbers add exactly.
+        _changes(
+            {
+                4: "import random; random.seed(1); tf.random.set_seed(1)",
+                11: "ink = tf.math.bincount(np.repeat(labels, 64), weights=np.round(ink)).numpy()",
+            }
+        )
+    ],
     "06-augment": [
         _augment("step = tf.random.stateless_uniform((2,), (seed, number), -1, 2, tf.int32)", _MOVE),
         _augment(

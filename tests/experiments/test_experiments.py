@@ -54,41 +54,57 @@ def other(knob: Knob):
 
 def marked(name: str, *more: str):
     """A test parameter, skipped without a GPU or without TensorFlow where the experiment needs one."""
-    marks = [pytest.mark.gpu] if name in NEEDS_GPU else []
-    if experiments.find(name).framework == "tensorflow":
-        marks.append(pytest.mark.tensorflow)
+    tensorflow = experiments.find(name).framework == "tensorflow"
+    marks = [
+        mark
+        for mark, needs in ((pytest.mark.gpu, name in NEEDS_GPU), (pytest.mark.tensorflow, tensorflow))
+        if needs
+    ]
     return pytest.param(name, *more, marks=marks)
 
 
 def knobs(name: str) -> list[str]:
-    """The knobs to turn: those that all TensorFlow experiments share, for which a process has to start, only once."""
-    shared = tf_worker.PROCESS if name in ("tf-ops", "tf-data") else ()
-    return [knob.name for knob in experiments.find(name).knobs if knob not in shared]
+    """The knobs to turn alone. Those that all TensorFlow experiments share each want a new process, which takes
+    seconds to start: they are turned together, below."""
+    return [knob.name for knob in experiments.find(name).knobs if knob not in tf_worker.PROCESS]
+
+
+# PyTorch's experiments first: workers of both frameworks at once would end each other again and again.
+IN_ORDER = sorted(experiments.names(), key=lambda name: experiments.find(name).framework == "tensorflow")
 
 
 def test_every_experiment_has_repeatable_settings_here():
     assert set(REPEATABLE) == set(experiments.names())
 
 
-@pytest.mark.parametrize(
-    ("name", "knob"),
-    [marked(name, knob) for name in experiments.names() for knob in knobs(name)],
-)
-def test_a_knob_goes_there_and_back(name, knob):
+def there_and_back(name: str, *turned: str) -> None:
     """A → B → A gives A's fingerprints back: nothing that B set is left."""
     a = experiments.find(name).settings(**REPEATABLE[name])
-    b = a | {knob: other(experiments.find(name).knob(knob))}
-    if b == a:
-        b[knob] = experiments.find(name).knob(knob).default
+    b = a | {knob: other(experiments.find(name).knob(knob)) for knob in turned}
+    for knob in turned:
+        if b[knob] == a[knob]:
+            b[knob] = experiments.find(name).knob(knob).default
     first = runner.run(name, a, repeats=1)
     between = runner.run(name, b, repeats=1)
     again = runner.run(name, a, repeats=1)
     assert set(again.fingerprints) == set(first.fingerprints)
     assert dict(again.seen) == dict(first.seen)
-    assert between.asked[knob] != first.asked[knob]
+    assert all(between.asked[knob] != first.asked[knob] for knob in turned)
+    shown = [
+        knob for knob in turned if knob in first.seen and knob != "device"
+    ]  # a device may be the same one
+    assert all(between.seen[knob] != first.seen[knob] for knob in shown)
 
 
-@pytest.mark.parametrize("name", [marked(name) for name in experiments.names()])
+@pytest.mark.parametrize(
+    ("name", "knob"),
+    [marked(name, knob) for name in IN_ORDER for knob in knobs(name)],
+)
+def test_a_knob_goes_there_and_back(name, knob):
+    there_and_back(name, knob)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in reversed(IN_ORDER)])
 def test_settings_seen_and_source_are_filled_in(name):
     runs = runner.run(name, REPEATABLE[name], repeats=2)
     assert runs.seen
@@ -96,6 +112,20 @@ def test_settings_seen_and_source_are_filled_in(name):
     assert runs.source.libraries
     assert len(set(o.input for o in runs.observations)) == 1
     assert all(o.seconds > 0 for o in runs.observations)
+
+
+@pytest.mark.tensorflow
+def test_what_tensorflow_decides_at_its_start_goes_there_and_back():
+    there_and_back("tf-ops", *(knob.name for knob in tf_worker.PROCESS))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("knob", tf_worker.PROCESS, ids=lambda knob: knob.name)
+def test_what_tensorflow_decides_at_its_start_wants_another_process(knob):
+    experiment = experiments.find("tf-ops")
+    settings = experiment.settings()
+    turned = settings | {knob.name: other(knob)}
+    assert runner._place(experiment, settings) != runner._place(experiment, turned)
 
 
 @pytest.mark.parametrize("name", experiments.names())

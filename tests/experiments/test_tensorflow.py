@@ -33,12 +33,12 @@ def unfixed():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)
         arms = {
-            "training": ("keras-training", SEEDED | {"epochs": 1}, 4),
-            "crop_and_resize gradient": ("tf-ops", {"n": 2_000_000}, 20),
+            "training": ("keras-training", SEEDED | {"epochs": 1}, 2),
+            "crop_and_resize gradient": ("tf-ops", {"n": 2_000_000}, 2),
             "ones": ("tf-ops", {"n": 2_000_000, "values": "ones"}, 20),
-            "Variable.scatter_add": ("tf-ops", {"op": "Variable.scatter_add"}, 20),
-            "bincount, weighted": ("tf-ops", {"op": "bincount, weighted"}, 20),
-            "map": ("tf-data", SEEDED, 10),
+            "Variable.scatter_add": ("tf-ops", {"op": "Variable.scatter_add", "n": 2_000_000}, 2),
+            "bincount, weighted": ("tf-ops", {"op": "bincount, weighted"}, 2),
+            "map": ("tf-data", SEEDED, 2),
         }
         return {
             name: runner.run(experiment, settings, repeats=repeats, budget=10, until_different=True)

@@ -54,6 +54,19 @@ def panel(monkeypatch):
     return panels.atlas(OPS)
 
 
+def test_when_a_sweep_has_ended_its_status_says_so_already(panel):
+    told = []
+    panel.observe(lambda change: told.append((panel.status, panel.current)), "busy")
+    panel.run()
+    assert told[1] == ("All 3 ops are measured.", "")
+
+
+@pytest.mark.parametrize("budget", [0, float("inf"), "3"])
+def test_a_budget_that_is_none_is_refused_before_the_panel_is_shown(budget):
+    with pytest.raises(BadSetting, match="budget of more than 0"):
+        panels.atlas(OPS, budget=budget)
+
+
 def wait_until(condition, seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition():

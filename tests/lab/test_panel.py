@@ -31,6 +31,15 @@ def wait_until(condition, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+def test_when_a_run_has_ended_its_status_says_so_already():
+    """Otherwise a click in between begins a run, and the end of the last one is told over it."""
+    panel = Panel("faulty:FAULTY")
+    told = []
+    panel.observe(lambda change: told.append(panel.status), "busy")
+    panel.run()
+    assert told[1] == panel.status == ""
+
+
 def test_a_click_runs_in_the_background_and_adds_a_row():
     panel = Panel("faulty:FAULTY", habit="slow")
     start = time.monotonic()

@@ -186,6 +186,18 @@ def test_a_number_may_be_said_with_its_claim(root):
     assert lint.lint(put(with_outputs(text.from_text(written)), root / "notebooks")) == []
 
 
+def test_a_number_is_not_part_of_another_one(root):
+    written = in_text("wrong\n", 'wrong {"values": {"3 ms": "02-toy.time", "5×": "setting"}}\n')(lesson())
+    written = in_text("How many?", "13 ms, 2.3 ms, 5×10⁻³ s and 3 ms.")(written)
+    found = lint.lint(put(with_outputs(text.from_text(written)), root / "notebooks"))
+    assert [line.split(" and does not")[0].split(" wrong ")[1] for line in found] == [
+        "maps 5× to setting, but does not say it.",
+        "says '13 ms'",
+        "says '2.3 ms'",
+        "says '5×'",
+    ], found
+
+
 def assert_noticed(path: Path, sentence: str) -> None:
     found = lint.lint(path)
     assert len(found) == 1 and sentence in found[0], found

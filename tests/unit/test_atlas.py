@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import sys
 import threading
 import time
@@ -340,6 +341,11 @@ def test_the_table_the_summary_and_the_json_tell_the_same():
         found["thirt"]
 
 
+def test_the_summary_compares_nothing_where_there_is_nothing_to_compare():
+    rows = (judge(measured(1, 1), op("sum"), Documentation((SWITCHES,))),)
+    assert "can be compared" not in atlas.Atlas(rows, Documentation((SWITCHES,)), "cpu", 1).summary
+
+
 # ------------------------------------------------------------------------------- what is measured
 
 
@@ -400,9 +406,10 @@ def test_a_sweep_that_is_cancelled_at_once_is_one_sentence():
         atlas.sweep(["put"], cancel=cancel)
 
 
-def test_a_budget_of_nothing_is_refused():
-    with pytest.raises(BadSetting, match="budget of more than 0"):
-        atlas.sweep(["put"], budget=0)
+@pytest.mark.parametrize("budget", [0, -1, math.nan, math.inf, "3", None])
+def test_a_budget_of_nothing_or_without_end_is_refused(budget):
+    with pytest.raises(BadSetting, match="budget of more than 0 seconds"):
+        atlas.sweep(["put"], budget=budget)
 
 
 def test_without_a_gpu_the_sweep_is_one_sentence(monkeypatch):

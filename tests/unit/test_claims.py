@@ -116,6 +116,20 @@ def test_a_claim_about_other_versions_is_not_run(planted):
     assert claims.verify(planted("false", versions=(Requirement("numpy>1"),))).status == "false"
 
 
+def test_a_package_that_is_missing_beside_tensorflow_is_another_version(planted, monkeypatch):
+    claim = planted("false", versions=(Requirement("keras>=3"),))
+    monkeypatch.setattr(claims, "_of_tensorflow", lambda: {"tensorflow": "2.12.0"})
+    assert claims.verify(claim).status == "other versions"
+    monkeypatch.setattr(claims, "_of_tensorflow", lambda: {"tensorflow": "2.21.0", "keras": "3.12.0"})
+    assert claims.verify(claim).status == "false"
+
+
+@pytest.mark.parametrize("version", ["3.15.0b1", "3.13.2+"])
+def test_a_python_that_is_no_release_has_a_version_too(planted, monkeypatch, version):
+    monkeypatch.setattr(claims.platform, "python_version", lambda: version)
+    assert claims.verify(planted("true", versions=(Requirement("python>=3.11"),))).status == "verified"
+
+
 def test_without_a_gpu_the_recording_counts_and_else_the_source(planted, monkeypatch, tmp_path):
     monkeypatch.setitem(claims.NEEDS, "cuda", lambda: False)
     monkeypatch.setattr(claims, "RECORDED", tmp_path / "claims.json")
@@ -141,6 +155,31 @@ def test_recording_keeps_what_held_and_needs_a_gpu(planted, monkeypatch, tmp_pat
     monkeypatch.setattr(claims, "everything", lambda: found)
     assert claims.record(tmp_path / "claims.json") == 1
     assert json.loads((tmp_path / "claims.json").read_text()).keys() == {"99-gpu"}
+
+
+def test_a_recording_that_breaks_off_keeps_what_it_has(planted, monkeypatch, tmp_path):
+    monkeypatch.setitem(claims.NEEDS, "cuda", lambda: True)
+    monkeypatch.setattr(claims, "_card", lambda: "an imitation")
+    monkeypatch.setattr(claims, "everything", lambda: [planted("gpu", needs=("cuda",))] * 2)
+    told = []
+
+    def interrupt(claim, evidence):
+        told.append(evidence.status)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        claims.record(tmp_path / "claims.json", interrupt)
+    assert json.loads((tmp_path / "claims.json").read_text()).keys() == {"99-gpu"}
+
+
+def test_a_recording_in_which_nothing_held_leaves_the_last_one(planted, monkeypatch, tmp_path):
+    monkeypatch.setitem(claims.NEEDS, "cuda", lambda: True)
+    monkeypatch.setattr(claims, "_card", lambda: "an imitation")
+    monkeypatch.setattr(claims, "everything", lambda: [planted("false", needs=("cuda",))])
+    (tmp_path / "claims.json").write_text("kept")
+    assert claims.record(tmp_path / "claims.json") == 0
+    assert (tmp_path / "claims.json").read_text() == "kept"
 
 
 def test_two_checks_of_one_claim_are_refused(planted):
@@ -187,6 +226,7 @@ def test_a_claim_is_read(statements):
         (ENTRY.replace('["lesson a"]', "[]"), "places where it is said"),
         (ENTRY + 'needs = "luck"\n', "needs 'luck'"),
         (ENTRY + 'versions = "torch>>2"\n', "versions that cannot be read"),
+        (ENTRY + 'versions = "pytorch>=2"\n', "versions of 'pytorch'"),
         (ENTRY + "[claim.values]\nx = 3\n", "no text"),
         ("[[claim", "cannot be read"),
         (ENTRY.replace("[[claim]]", "[[claims]]"), "holds 'claims'"),
@@ -215,9 +255,9 @@ def test_an_unknown_value_is_refused(statements):
 @pytest.mark.parametrize("reference", ["{98-a}", "{98-A.x}", "{98-a.X}", "{98-a.}", "{98-a.x }"])
 def test_what_was_meant_as_a_reference_is_never_shown(statements, reference):
     statements(ENTRY + '[claim.values]\nx = "3 ms"\n')
-    with pytest.raises(Malformed, match=re.escape(reference)):
+    with pytest.raises(Malformed, match=re.escape(reference.strip("{}"))):
         claims.filled(f"It took {reference}.")
-    assert claims.filled("`{98}`, `{2:04d}` and `{24-bit}` stay.") == "`{98}`, `{2:04d}` and `{24-bit}` stay."
+    assert claims.filled("`{98}`, `{2:04d}` and `{x}` stay.") == "`{98}`, `{2:04d}` and `{x}` stay."
 
 
 # --- The command -----------------------------------------------------------------------------------------
@@ -242,7 +282,8 @@ def test_a_file_that_cannot_be_read_is_one_sentence_for_whoever_asks(statements,
 
 
 @pytest.mark.parametrize(
-    "words", [["--chapter", "00", "--write"], ["--chapter", "00", "--record"], ["--record", "x.json", "--write"]]
+    "words",
+    [["--chapter", "00", "--write"], ["--chapter", "00", "--record"], ["--record", "x.json", "--write"]],
 )
 def test_what_would_do_half_of_what_was_asked_is_refused_before_anything_runs(
     words, monkeypatch, tmp_path, capsys

@@ -319,6 +319,17 @@ def test_labs_are_made_by_the_tool_with_what_the_tests_need(course, monkeypatch)
     assert ".[test]" in course.pip.asked[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [([], ["--write", "STATUS.md"]), (["--chapter", "04"], ["--chapter", "04"]), (["-h"], ["-h"])],
+)
+def test_the_claims_fill_the_page_unless_something_else_is_asked(course, monkeypatch, words, asked):
+    ran = []
+    monkeypatch.setattr(course.subprocess, "call", lambda command, **options: ran.append(command) or 0)
+    assert course.main(["claims", *words]) == 0
+    assert ran[0][1:] == ["-m", "samebits", "claims", *asked]
+
+
 def test_the_doctor_needs_no_installation():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "doctor"], capture_output=True, text=True, timeout=120

@@ -101,7 +101,7 @@ def runs(*ratios: float) -> Runs:
 def test_the_summary_tells_the_median_with_its_spread():
     said = price.summary(runs(0.1, 0.2, 0.3, 0.4, 9.0))
     assert said == "with ÷ without: 0.3 (middle half 0.2 to 0.4, 5 rounds); median 2 ms without"
-    assert experiments.find("price").summary(runs(1.0)) == price.summary(runs(1.0))
+    assert "(middle half 1 to 1, 1 round)" in experiments.find("price").summary(runs(1.0))
 
 
 def test_a_panel_shows_the_summary_in_place_of_the_range_and_the_row_above(monkeypatch):

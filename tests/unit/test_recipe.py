@@ -150,6 +150,8 @@ def test_what_is_printed_is_a_program_with_a_reason_for_each_line(framework, ver
         (Found("torch", "1.7.1"), "1.8 is the oldest"),
         (Found("tensorflow", "1.15"), "2.1 is the oldest"),
         (Found("torch", "2.13.0", uses=("dice",)), "no use 'dice'"),
+        (Found("torch", "unknown"), "version 'unknown' .* cannot be read"),
+        (Found("torch", None), "version None .* cannot be read"),
     ],
 )
 def test_what_has_no_recipe_is_refused_in_a_sentence(found, words):

@@ -12,7 +12,7 @@ its framework; this package holds one module for each chapter.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -122,9 +122,12 @@ def in_new_process(program: str, **variables: str | None) -> str:
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, errors="replace"
+    )
     if done.returncode:
-        raise RuntimeError(f"A program of this check failed: {done.stderr.strip().splitlines()[-1]}")
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"A program of this check failed: {words[-1]}")
     return done.stdout
 
 

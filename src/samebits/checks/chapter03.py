@@ -46,19 +46,30 @@ def shape_picks(control: bool) -> Seen:
     )
 
 
-@check("03-two-backends", control="the two names exchanged", framework="torch")
+@check(
+    "03-flag-and-batch", control="the native code, asked for by name whatever the shape", framework="torch"
+)
+def flag_and_batch(control: bool) -> Seen:
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    return shape_picks(control)
+
+
+@check(
+    "03-two-backends", control="oneDNN switched off, for the images of which it was said", framework="torch"
+)
 def two_backends(control: bool) -> Seen:
+    import torch
+
     x, w, _ = _inputs()
-    ran = {
-        convolution.backend(images, w): conv_ways.operations(convolution.pytorch_chooses, images, w)
-        for images in (x[:1], x)
-    }
-    if set(ran) != {"Slow2d", "Mkldnn"}:
-        return Seen(None, f"PyTorch took {' and '.join(ran)} here")
-    operations = ["_slow_conv2d_forward", "mkldnn_convolution"]
-    native, onednn = reversed(operations) if control else operations
-    told = "; ".join(f"{backend} ran {operation}" for backend, operation in ran.items())
-    return Seen(native in ran["Slow2d"] and onednn in ran["Mkldnn"], told)
+    names = [convolution.backend(images, w) for images in (x[:1], x)]
+    if names != ["Slow2d", "Mkldnn"]:
+        return Seen(None, f"PyTorch took {' and '.join(names)} here")
+    torch.backends.mkldnn.enabled = not control
+    ran = [conv_ways.operations(convolution.pytorch_chooses, images, w) for images in (x[:1], x)]
+    told = "; ".join(f"{name} ran {operations}" for name, operations in zip(names, ran, strict=True))
+    return Seen("_slow_conv2d_forward" in ran[0] and "mkldnn_convolution" in ran[1], told)
 
 
 @check("03-one-image-native", control="the same number of pixels in two images", framework="torch")

@@ -260,6 +260,25 @@ def lookup_races(control: bool) -> Seen:
     return Seen.varies(*_repeated(_gradients(8_000), hoped=not control), control)
 
 
+@check("07-lookup-is-index-put", control="embedding", framework="torch")
+def lookup_is_index_put(control: bool) -> Seen:
+    import torch
+
+    gradient = _gradients(5_000, embedding=control)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        gradient()
+    ran = sorted(
+        {
+            event.key
+            for event in profile.key_averages()
+            if "index_put" in event.key or "embedding" in event.key
+        }
+    )
+    return Seen(
+        any("index_put" in name for name in ran), f"look-up and backward ran {', '.join(ran) or 'neither'}"
+    )
+
+
 @check("07-threshold", control="65,536 in its place", framework="torch")
 def threshold(control: bool) -> Seen:
     rows = 8_192 if control else 4_096  # of 8 values

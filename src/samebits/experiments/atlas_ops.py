@@ -799,4 +799,4 @@ def documentation(device: str) -> dict[str, str]:
     import torch
 
     text = inspect.getdoc(torch.use_deterministic_algorithms) or ""
-    return {"text": text, "device": torch_worker.choose_device(device).type, "version": torch.__version__}
+    return {"text": text, "device": torch_worker.choose_device(device).type}

@@ -42,12 +42,12 @@ def augmented(images: np.ndarray, labels: np.ndarray, shift: str, calls: int) ->
 
 
 def glimpses(maps: Any) -> Any:
-    """Four overlapping crops of each image, each resized to 4 × 4: (n, h, w, c) → (n, 64 · c)."""
+    """Four overlapping crops of each image, resized to 4 × 4: (n, h, w, c) → (n, 64 · c)."""
     import tensorflow as tf
 
     n, channels = tf.shape(maps)[0], maps.shape[-1]
-    corners = tf.constant([[0, 0, 0.7, 0.7], [0, 0.3, 0.7, 1], [0.3, 0, 1, 0.7], [0.3, 0.3, 1, 1]])
-    boxes, owners = tf.repeat(corners, n, axis=0), tf.tile(tf.range(n), (4,))
+    corners = [[0, 0, 0.7, 0.7], [0, 0.3, 0.7, 1], [0.3, 0, 1, 0.7], [0.3, 0.3, 1, 1]]
+    boxes, owners = tf.repeat(tf.constant(corners), n, axis=0), tf.tile(tf.range(n), (4,))
     crops = tf.image.crop_and_resize(maps, boxes, owners, (4, 4))
     of_each = tf.transpose(tf.reshape(crops, (4, n, 16 * channels)), (1, 0, 2))
     return tf.reshape(of_each, (n, 64 * channels))
@@ -129,8 +129,10 @@ def code(settings: dict) -> str:
             *tf_worker.process_code(settings),
             *tf_worker.seeding_code(settings["seeds"]),
             f"data = digits.shuffle({IMAGES})",
-            f"data = data.map(lambda number, image, label: ({move}, label), num_parallel_calls={settings['calls']})",
-            f"model = keras.Sequential([Embedding(17, 8), Conv2D(16, 3), {pool} Dropout(0.2), Dense(10)])",
+            "data = data.map(lambda number, image, label: (",
+            f"    {move}, label), num_parallel_calls={settings['calls']})",
+            f"model = keras.Sequential([Embedding(17, 8), Conv2D(16, 3), {pool}",
+            "                          Dropout(0.2), Dense(10)])",
             *(["# glimpses: four crops of each image, by tf.image.crop_and_resize"] * settings["glimpses"]),
             f"model.compile(Adam({RATE}), cross_entropy)",
             f"model.fit(data.batch({BATCH}).prefetch(2), epochs={settings['epochs']})",

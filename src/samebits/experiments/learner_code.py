@@ -29,6 +29,8 @@ from samebits.bits import fingerprint
 
 FILE = "<learner>"  # how the learner's lines are told from ours in a traceback
 THREADS = 8
+# A thread that waits sleeps: on a busy machine, those that wait in a loop take the time of those they wait for.
+ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class _Stub(Exception):
@@ -148,9 +150,12 @@ def _wrong_generator(seed_everything: Callable) -> str:
     for seed, before in ((5, 1), (5, 2), (6, 1)):
         generator, _ = _drawn(seed_everything, seed, before)
         if not isinstance(generator, torch.Generator):
+            kind = type(generator).__name__
+            if isinstance(generator, type):
+                kind = f"the class {generator.__name__}, not an object of it"
             return (
-                f"It returns {'nothing' if generator is None else type(generator).__name__}; return a "
-                "torch.Generator, which the loader will be given."
+                f"It returns {'nothing' if generator is None else kind}; return a torch.Generator, which the "
+                "loader will be given."
             )
         if generator is torch.default_generator:
             return (
@@ -162,8 +167,8 @@ def _wrong_generator(seed_everything: Callable) -> str:
         return "The generator draws other numbers each time, though the seed is the same: seed it from `seed` alone."
     if streams[0] == streams[2]:
         return (
-            "Seeds 5 and 6 give the generator the same numbers. A torch.Generator() that nobody seeds starts from a "
-            "built-in number: call its manual_seed(seed)."
+            "Seeds 5 and 6 give the generator the same numbers: call its manual_seed(seed). A torch.Generator() that "
+            "nobody seeds starts from a built-in number."
         )
     return ""
 
@@ -190,7 +195,7 @@ def in_fresh_processes(script: str, processes: int = 3, seconds: float = 50) -> 
     texts hashed otherwise in each. Where a process failed, its error stands for the line."""
 
     def run(number: int) -> str:
-        environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "PYTHONHASHSEED": str(number + 1)}
+        environment = os.environ | ENVIRONMENT | {"PYTHONHASHSEED": str(number + 1)}
         try:
             done = subprocess.run(
                 [sys.executable, "-c", script],
@@ -228,6 +233,7 @@ def diagnosis(script: str) -> dict[str, Any]:
 
     depends   those of "numpy", "torch", "python", "set" and "empty" that change what it prints
     races     whether a gradient is added up in any order, at a size where threads share the work, without the flag
+    drawn     whether PyTorch drew any random numbers
     flag      whether deterministic algorithms were asked for at its end
     printed   its last line
     nan       whether `table` or `average` holds a NaN
@@ -236,7 +242,7 @@ def diagnosis(script: str) -> dict[str, Any]:
     import torch
 
     try:
-        usual, namespace, races, flag = _executed(script)
+        usual, namespace, watch, flag = _executed(script)
         depends = [
             what
             for what, change in {
@@ -257,7 +263,8 @@ def diagnosis(script: str) -> dict[str, Any]:
     loss = namespace.get("loss")
     return {
         "depends": depends,
-        "races": races,
+        "races": watch.raced,
+        "drawn": watch.drawn,
         "flag": flag,
         "printed": usual,
         "nan": nan,
@@ -273,8 +280,8 @@ def _executed(
     python_seed: int = 1,
     kind_of_set: type = _Forwards,
     empty: float = 1.0,
-) -> tuple[str, dict[str, Any], bool, bool]:
-    """(last line printed, its names, whether it raced, whether it ended with the flag on), from generators, sets and
+) -> tuple[str, dict[str, Any], Any, bool]:
+    """(last line printed, its names, what was watched, whether it ended with the flag on), from generators, sets and
     memory that are as given."""
     import torch
 
@@ -285,20 +292,19 @@ def _executed(
     torch.utils.deterministic.fill_uninitialized_memory = False
     printed = io.StringIO()
     namespace = {"__name__": "__main__", "set": kind_of_set, "frozenset": kind_of_set}
-    really_empty, really_flag, watch = torch.empty, torch.use_deterministic_algorithms, _races()
+    really_flag, watch = torch.use_deterministic_algorithms, _watch(empty)
     _flag(False)
     try:
-        torch.empty = lambda *size, **more: _filled(really_empty(*size, **more), empty)
         torch.use_deterministic_algorithms = _flag
         with contextlib.redirect_stdout(printed), watch:
             exec(compile(script, FILE, "exec"), namespace)
         flag = torch.are_deterministic_algorithms_enabled()
     finally:
-        torch.empty, torch.use_deterministic_algorithms = really_empty, really_flag
+        torch.use_deterministic_algorithms = really_flag
         torch.utils.deterministic.fill_uninitialized_memory = True
         _flag(False)
     lines = printed.getvalue().strip().splitlines()
-    return lines[-1] if lines else "", namespace, watch.seen, flag
+    return lines[-1] if lines else "", namespace, watch, flag
 
 
 def _flag(mode: bool, *, warn_only: bool = False) -> None:
@@ -308,28 +314,31 @@ def _flag(mode: bool, *, warn_only: bool = False) -> None:
     torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
-def _filled(tensor: Any, value: float) -> Any:
-    return tensor.fill_(value) if tensor.is_floating_point() and not tensor.requires_grad else tensor
-
-
-def _races() -> Any:
-    """A dispatch mode with `seen`, and additions into indexed places that are made to be in order meanwhile, so that
-    two runs can be compared by what they depend on."""
+def _watch(empty: float) -> Any:
+    """A dispatch mode that fills new memory with `empty`, and notes whether additions into indexed places `raced` and
+    whether random numbers were `drawn`. Such additions are made in order meanwhile, so that two runs can be compared
+    by what they depend on."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    names = ("index_put", "index_put_", "_index_put_impl_", "put_", "put")
+    scatters = ("index_put", "index_put_", "_index_put_impl_", "put_", "put")
+    draws = ("rand", "randn", "normal", "normal_", "uniform_", "rand_like", "randn_like")
+    unwritten = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 
-    class Races(TorchDispatchMode):
-        seen = False
+    class Watch(TorchDispatchMode):
+        raced = drawn = False
 
         def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
             name = operation._schema.name.removeprefix("aten::")
-            if name not in names:
-                return operation(*arguments, **(keywords or {}))
+            self.drawn |= name in draws
+            if name not in scatters:
+                result = operation(*arguments, **(keywords or {}))
+                if name in unwritten and result.is_floating_point():
+                    result.fill_(empty)
+                return result
             values, accumulate = arguments[2], arguments[3] if len(arguments) > 3 else False
             free = torch.get_num_threads() > 1 and not torch.are_deterministic_algorithms_enabled()
-            self.seen |= bool(free and accumulate and values.numel() >= 32_768)
+            self.raced |= bool(free and accumulate and values.numel() >= 32_768)
             threads = torch.get_num_threads()
             torch.set_num_threads(1)
             try:
@@ -337,7 +346,7 @@ def _races() -> Any:
             finally:
                 torch.set_num_threads(threads)
 
-    return Races()
+    return Watch()
 
 
 # --- 05-augment -----------------------------------------------------------------------------------------

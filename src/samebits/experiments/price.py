@@ -54,7 +54,8 @@ class Spread:
 
     def __str__(self) -> str:
         low, median, high = map(in_words, (self.low, self.median, self.high))
-        return f"{median} (middle half {low} to {high}, {self.count} rounds)"
+        rounds = "1 round" if self.count == 1 else f"{self.count} rounds"
+        return f"{median} (middle half {low} to {high}, {rounds})"
 
 
 def in_words(ratio: float) -> str:

@@ -144,7 +144,15 @@ TF_OPS = Experiment(
             choices=VALUES,
         ),
         Knob("n", "How many", "Values that go in.", "number", 1_000_000, low=1, high=4_000_000),
-        Knob("slots", "Slots", "Where they are added.", "number", 100, low=1, high=1_000_000),
+        Knob(
+            "slots",
+            "Slots",
+            "Where they are added. scatter_add takes one thread for more than 10,000 values a slot.",
+            "number",
+            1000,  # so that scatter_add takes several threads at every number of values
+            low=1,
+            high=1_000_000,
+        ),
         *tf_worker.PROCESS,
     ),
     prepare=prepare,

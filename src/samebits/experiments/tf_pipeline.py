@@ -39,7 +39,7 @@ def pipeline(files: list[bytes], draws: str, calls: int) -> Any:
     def moved(png, step):
         return tf.roll(tf.io.decode_png(png), step, (0, 1))
 
-    def drawn(*ignored):
+    def drawn():
         return tf.random.uniform((2,), -9, 10, tf.int32)
 
     def drawn_for(number):
@@ -47,10 +47,10 @@ def pipeline(files: list[bytes], draws: str, calls: int) -> Any:
 
     data = tf.data.Dataset.from_tensor_slices((np.arange(len(files), dtype=np.int32), files))
     if draws == STATEFUL:
-        return data.map(lambda number, png: moved(png, drawn()), num_parallel_calls=calls)
+        return data.map(lambda n, png: moved(png, drawn()), num_parallel_calls=calls)
     if draws == STATELESS:
-        return data.map(lambda number, png: moved(png, drawn_for(number)), num_parallel_calls=calls)
-    apart = data.map(lambda number, png: (drawn(), png))
+        return data.map(lambda n, png: moved(png, drawn_for(n)), num_parallel_calls=calls)
+    apart = data.map(lambda n, png: (drawn(), png))
     return apart.map(lambda step, png: moved(png, step), num_parallel_calls=calls)
 
 
@@ -112,7 +112,7 @@ TF_DATA = Experiment(
     prepare=prepare,
     observe=observe,
     code=code,
-    race_size={"calls": 2, "threads": 2},
+    race_size={"calls": 2},
     framework="tensorflow",
     environment=tf_worker.environment,
     card=tf_worker.card,

@@ -23,7 +23,7 @@ DETERMINISTIC = Knob(
 THREADS = Knob(
     "threads",
     "CPU threads",
-    "Threads within an op, and as many that run ops side by side. One never races.",
+    "Threads within an op, and as many that run ops side by side. tf.data has threads of its own.",
     "number",
     8,  # as for PyTorch (torch_worker.py): more than cores, so that a race shows on a busy machine, too
     low=1,

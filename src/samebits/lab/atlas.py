@@ -13,7 +13,7 @@ import anywidget
 import traitlets
 
 from samebits import runner, variability
-from samebits.atlas import BUDGET, Atlas, Row, chosen, sweep
+from samebits.atlas import BUDGET, Atlas, Row, check_budget, chosen, sweep
 from samebits.experiment import BadSetting, Runs
 from samebits.experiments.atlas_ops import ATLAS_OP, Op
 from samebits.lab.errors import LabError
@@ -49,6 +49,7 @@ class AtlasPanel(anywidget.AnyWidget):
     def __init__(self, ops: Iterable[str] | None = None, device: str = "auto", budget: float = BUDGET):
         self._ops = [op.name for op in chosen(ops)]
         self._device = ATLAS_OP.knob("device").parse(device)
+        check_budget(budget)
         self._budget = budget
         self.found: Atlas | None = None
         self._cancel = threading.Event()
@@ -150,8 +151,8 @@ class AtlasPanel(anywidget.AnyWidget):
         return found
 
     def _end(self, status: str, failed: bool = False, detail: str = "") -> None:
-        self.busy, self.failed, self.status, self.detail = False, failed, status, detail
-        self.current = ""
+        self.failed, self.status, self.detail, self.current = failed, status, detail, ""
+        self.busy = False  # last: from here on, another run may begin
 
 
 def atlas(ops: Iterable[str] | None = None, device: str = "auto", budget: float = BUDGET) -> AtlasPanel:
@@ -161,7 +162,7 @@ def atlas(ops: Iterable[str] | None = None, device: str = "auto", budget: float 
     device  "auto", "cpu" or "cuda"
     budget  seconds of looking for a difference, for each op that can race and was not seen to
 
-    Raises BadSetting, in one sentence, for a name that does not exist.
+    Raises BadSetting, in one sentence, for a name that does not exist or a budget that is none.
     """
     return AtlasPanel(ops, device, budget)
 

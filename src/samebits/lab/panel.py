@@ -184,7 +184,8 @@ class Panel(anywidget.AnyWidget):
 
     def _end(self, status: str, failed: bool = False, detail: str = "") -> None:
         self.growing = None
-        self.busy, self.failed, self.status, self.detail = False, failed, status, detail
+        self.failed, self.status, self.detail = failed, status, detail
+        self.busy = False  # last: from here on, another run may begin
 
     def _title(self, runs: Runs, before: Runs | None) -> str:
         """The settings in words: all of them for the first row, then what changed."""

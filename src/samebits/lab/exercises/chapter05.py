@@ -20,6 +20,7 @@ from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call
 
 Verdicts = Iterator[tuple[float, str]]
 
+FRESH = True  # a new worker for each attempt: what a learner's code leaves behind must not judge the next one
 SECONDS = 45  # after which a learner's code is stopped; a busy machine needs ten to import PyTorch
 
 
@@ -30,9 +31,9 @@ def _in_worker(judge: str, **arguments: Any) -> Any:
         return runner.call(
             f"samebits.experiments.learner_code:{judge}",
             arguments,
-            environment={"OMP_NUM_THREADS": str(learner_code.THREADS)},
+            environment=learner_code.ENVIRONMENT,
             framework="torch",
-            fresh=True,  # what a learner's code leaves behind must not judge the next attempt
+            fresh=FRESH,
             seconds=SECONDS,
         )
     except runner.RunFailed as failure:
@@ -169,6 +170,8 @@ def _no_longer_trains(found: dict[str, Any]) -> str:
         return "What it prints depends on Python's random, which nobody seeds."
     if found["loss"] is None:
         return "The script should still compute `loss` and train the table by it."
+    if not found["drawn"]:
+        return "The table should still start from random numbers, as torch.randn draws them."
     if not 7.5 < found["loss"] < 8.5:
         return (
             f"The last loss is {found['loss']:.3g}, where it should be about 8: repair the script without changing "
@@ -191,8 +194,12 @@ def _processes_disagree(printed: Sequence[str]) -> str:
 
 # --- 05-augment -----------------------------------------------------------------------------------------
 
+# Also those at which numbers that are multiplied by tens and added would meet.
 PLACES = tuple(
-    (seed, epoch, index) for seed in (1, 2) for epoch in (0, 1, 2, 3) for index in (0, 1, 2, 3, 11)
+    (seed, epoch, index)
+    for seed in (1, 2)
+    for epoch in (0, 1, 2, 10, 100)
+    for index in (0, 1, 2, 10, 100, 1000, 10_000, 100_000)
 )
 
 
@@ -215,6 +222,9 @@ def judge_augment(augmented: Callable) -> Verdicts:
         yield 0, wrong
         return
     yield 1, f"Other noise for each image, each epoch and each seed, at {len(PLACES)} places."
+    if wrong := _not_normal(noise):
+        yield 0, wrong
+        return
     found = _in_worker("loaded", source=_source(augmented), name=augmented.__name__)
     if len(set(found)) > 1:
         yield (
@@ -241,13 +251,31 @@ def _noisy(augmented: Callable, image: np.ndarray, place: tuple[int, int, int]) 
     return given
 
 
-def _not_noise(noise: dict[tuple, np.ndarray]) -> str:
-    spread = float(np.std([array for array in noise.values()]))
-    middle = float(np.mean([array for array in noise.values()]))
-    if not 0.08 < spread < 0.12 or abs(middle) > 0.02:
+def _not_noise(noise: dict[tuple, np.ndarray], slack: float = 0.02) -> str:
+    values = np.stack(list(noise.values()))
+    spread, middle = float(values.std()), float(values.mean())
+    if abs(spread - 0.1) > slack or abs(middle) > slack:
         return (
             f"The noise has mean {middle:.2g} and standard deviation {spread:.2g}; the task asks for normal noise of "
-            "mean 0 and standard deviation 0.1."
+            "mean 0 and standard deviation 0.1, and nothing else."
+        )
+    return ""
+
+
+def _not_normal(noise: dict[tuple, np.ndarray]) -> str:
+    """For noise that is other at each place, so that there are many independent values."""
+    values = np.stack(list(noise.values()))
+    if min(np.ptp(array) for array in values) < 1e-3:
+        return (
+            "Every pixel of an image gets the same number; draw one for each, with image.shape as the size."
+        )
+    if wrong := _not_noise(noise, slack=0.005):
+        return wrong
+    far = float((np.abs(values) > 0.2).mean())
+    if not 0.03 < far < 0.065:
+        return (
+            f"{100 * far:.2g} % of the noise lies beyond two standard deviations, where normal noise has about 4.6 %: "
+            "draw it with rng.normal."
         )
     return ""
 
@@ -257,7 +285,7 @@ def _depends_on_the_worker(augmented: Callable, image: np.ndarray) -> str:
     import random
 
     answers = []
-    for state, places in ((1, PLACES[:20]), (2, PLACES[:20][::-1]), (3, PLACES[:20:2])):
+    for state, places in ((1, PLACES[:40]), (2, PLACES[:40][::-1]), (3, PLACES[:40:2])):
         np.random.seed(state)
         random.seed(state)
         held = np.random.get_state()[1].tobytes(), random.getstate()
@@ -358,8 +386,10 @@ def judge_report(report: Callable) -> Verdicts:
 
 
 def _runs(seeds: int, number: int) -> list[tuple[int, float]]:
+    """Accuracies of so many seeds; from five seeds on, two of them have the same."""
     rng = np.random.default_rng([5, number])
-    return [(seed, float(round(accuracy, 4))) for seed, accuracy in enumerate(rng.normal(0.92, 0.02, seeds))]
+    runs = [(seed, float(round(accuracy, 4))) for seed, accuracy in enumerate(rng.normal(0.92, 0.02, seeds))]
+    return [*runs[:-1], (seeds - 1, runs[0][1])] if seeds >= 5 else runs
 
 
 def _expected(runs: Sequence[tuple[int, float]]) -> dict[str, float]:
@@ -379,6 +409,11 @@ def _report(report: Callable, runs: list[tuple[int, float]]) -> dict[str, Any]:
 
 def _wrong_report(report: Callable, runs: list[tuple[int, float]], keys: tuple[str, ...]) -> str:
     given, right = _report(report, runs), _expected(runs)
+    if given["seeds"] == len({accuracy for _, accuracy in runs}) < right["seeds"]:
+        return (
+            f"{right['seeds']} seeds are counted as {given['seeds']}, where two of them have the same accuracy. Two "
+            "seeds may agree by chance: tell them apart by the seed."
+        )
     for key in keys:
         try:
             # The table of t has four digits; who takes t from a library has more.
@@ -400,6 +435,8 @@ def _report_hint(key: str, given: float, values: list[float], right: dict[str, f
     n, error = len(values), right["spread"] / math.sqrt(len(values))
     if key == "mean" and near(max(values)):
         return "That is the best seed. Who reports the best of several seeds reports luck."
+    if near(100 * right[key]):
+        return "Accuracies go from 0 to 1 here, not in %."
     if key == "spread":
         if near(float(np.std(values))):
             return "Divide by n − 1: the mean was taken from the same numbers (ddof=1)."
@@ -407,10 +444,14 @@ def _report_hint(key: str, given: float, values: list[float], right: dict[str, f
             return (
                 "That is the standard error of the mean. The spread of the seeds is their standard deviation."
             )
+        if near(right["spread"] ** 2):
+            return "That is the variance; its root is the standard deviation."
         if near(max(values) - min(values)):
             return "That is the range, which grows with the number of seeds; take the standard deviation."
     if key in ("low", "high"):
         sign = -1 if key == "low" else 1
+        if near(right["low" if key == "high" else "high"]):
+            return "low and high have changed places."
         if near(min(values)) or near(max(values)):
             return "That is where the seeds lie, not the mean: more seeds would widen it."
         if near(right["mean"] + sign * 1.96 * error) or near(right["mean"] + sign * 2 * error):
