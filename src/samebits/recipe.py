@@ -333,7 +333,7 @@ def _tensorflow(found: Found, version: Version) -> Recipe:
             Line(
                 "tf.keras.utils.set_random_seed(0)",
                 "Python's generator, NumPy's global one, TensorFlow's, and Keras's own, which draws first weights "
-                "and dropout.",
+                "and dropout. It is keras.utils.set_random_seed.",
                 "tensorflow ≥ 2.7",
             )
         )
@@ -354,8 +354,8 @@ def _tensorflow(found: Found, version: Version) -> Recipe:
         lines.append(
             Line(
                 "tf.config.experimental.enable_op_determinism()",
-                "Operations that race take a way that repeats, or raise; tf.data keeps its order, and maps with "
-                "random operations one element at a time. On the CPU too.",
+                "Operations that race take a way that repeats, or raise; tf.data keeps its order, and a parallel map "
+                "draws the numbers of one call. On the CPU too.",
                 "tensorflow ≥ 2.8",
             )
         )
@@ -386,7 +386,8 @@ def _tensorflow(found: Found, version: Version) -> Recipe:
 _UNCOVERED_TENSORFLOW = (
     "Other machines, versions or numbers of threads: they can change the bits, and no flag helps.",
     "Keras 3 without a seed: its first weights and its dropout differ from process to process, and nothing raises.",
-    "tf.math.bincount with weights on the CPU: seen to vary in 2.21 with the switch on.",
+    "tf.math.bincount with float weights on the CPU: seen to vary in 2.21 with the switch on. Whole numbers, "
+    "np.bincount, or one row with axis=-1 repeat.",
     "Custom operators, and generators from np.random.default_rng.",
 )
 

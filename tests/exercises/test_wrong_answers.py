@@ -88,6 +88,9 @@ def test_a_wrong_answer_is_rejected_with_the_sentence_that_helps(
 ):
     # pytest's variable names the test, so that each would start a worker with an environment of its own.
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    # A new worker for each answer takes seconds. Right answers get one; so does what leaves something behind
+    # (test_learner_code.py).
+    monkeypatch.setattr(sys.modules[REGISTERED[name].judge.__module__], "FRESH", False, raising=False)
     points = check(name, *evaluated(source))
     said = capsys.readouterr().out
     assert points < REGISTERED[name].points, said

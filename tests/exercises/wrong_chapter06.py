@@ -40,7 +40,7 @@ _BINCOUNT = {
 
 WRONG = {
     "06-repair": [
-        ("only TensorFlow's seed", _changes(without=4), "does not reach Keras's initialisers"),
+        ("only TensorFlow's seed", _changes(without=4), "tf.random.set_seed does not reach them"),
         (
             "determinism still not called",
             _changes({5: "tf.config.experimental.enable_op_determinism"}),
@@ -78,7 +78,9 @@ WRONG = {
         ("a line that breaks", _changes({4: "keras.set_random_seed(1)"}), "AttributeError in line 4"),
         ("no such line", _changes({40: "pass"}), "There is no line 40"),
         ("no dict", 'answer = "line 4"', "Give a dict"),
-        ("nothing changed", "answer = {}", "Op determinism is off"),
+        ("nothing changed", "answer = {}", "Nothing turns op determinism on"),
+        ("a constant in place of the fingerprint", _changes({19: "print(1)"}), "no longer prints"),
+        ("numbers as texts", 'answer = {"4": "keras.utils.set_random_seed(1)"}', "without quotes"),
     ],
     "06-augment": [
         (
@@ -124,6 +126,24 @@ WRONG = {
             "noise instead of a step",
             _augment("return image + tf.random.stateless_uniform((8, 8), (seed, number), 0, 2, tf.int32)"),
             "no longer itself",
+        ),
+        (
+            "no random number at all",
+            _augment(
+                "step = tf.stack([(number + seed) % 3 - 1, (number // 3 + seed) % 3 - 1])",
+                "return tf.roll(image, tf.cast(step, tf.int32), (0, 1))",
+            ),
+            "they are not random",
+        ),
+        (
+            "the sum of seed and number",
+            _augment("step = tf.random.stateless_uniform((2,), (seed + number, 0), -1, 2, tf.int32)", _MOVE),
+            "a copy of the other",
+        ),
+        (
+            "floats",
+            _augment("step = tf.random.stateless_uniform((2,), (seed, number), -1, 2)", _MOVE),
+            "raised TypeError in line 3: ",
         ),
         ("no function", "answer = 3", "Give the check a function"),
     ],

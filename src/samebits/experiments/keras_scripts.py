@@ -80,12 +80,14 @@ def _executed(source: str, **names: Any) -> tuple[str, str, dict[str, Any]]:
 def told(error: BaseException) -> str:
     """An exception in one line: its name, the line of the learner's code, and the beginning of its message."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+    message = str(error)
     if isinstance(error, SyntaxError):
-        lines = [error.lineno]
+        lines, message = [error.lineno], error.msg
+    if message.startswith("in user code:"):  # a traced function: the frames, and then what happened
+        message = message.strip().rpartition("\n\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
     where = f" in line {lines[-1]}" if lines else ""
-    message = " ".join(str(error).split())
     # TensorFlow names its C++ node before it says what happened.
-    message = message.rpartition("}} ")[2][:160].rstrip(". ")
+    message = " ".join(message.split()).rpartition("}} ")[2][:160].rstrip(". ")
     return f"{type(error).__name__}{where}: {message}." if message else f"{type(error).__name__}{where}."
 
 
@@ -109,6 +111,7 @@ def diagnosis(source: str) -> dict[str, Any]:
 
     deterministic  whether op determinism is on at its end
     bincount       whether it adds float weights with tf.math.bincount in one dimension, which races
+    prints         whether what it prints last is the fingerprint of the weights of its `model`
     differs        those of the variables `labels`, `kept` and `first` that differ when it is run again, as in
                    another process: with sets in another order and everything that it does not seed drawn anew
     """
@@ -116,13 +119,14 @@ def diagnosis(source: str) -> dict[str, Any]:
     for kind_of_set in (_Forwards, _Backwards):
         _as_new()
         with _watched_bincount() as raced:
-            _, error, names = _executed(source, set=kind_of_set)
+            text, error, names = _executed(source, set=kind_of_set)
         if error:
             return {"error": error}
         runs.append(names)
     return {
         "deterministic": tf_worker.is_deterministic(),
         "bincount": bool(raced),
+        "prints": text.splitlines()[-1:] == [_weights(names)],
         "differs": [
             name for name in ("labels", "kept", "first") if _bits(runs[0], name) != _bits(runs[1], name)
         ],
@@ -163,6 +167,12 @@ def _watched_bincount() -> Iterator[list[bool]]:
         yield raced
     finally:
         tf.math.bincount = usual
+
+
+def _weights(names: dict[str, Any]) -> str:
+    """The fingerprint of the weights of a script's model; of nothing if it has none."""
+    model = names.get("model")
+    return fingerprint(model.get_weights()) if hasattr(model, "get_weights") else ""
 
 
 def _bits(names: dict[str, Any], name: str) -> str:
@@ -224,10 +234,20 @@ def _augmentation(augment: Callable) -> str:
             f"Among {IMAGES} images none takes the step {missing[0]}. The upper end of a range of whole numbers is "
             "left out: -1 to 1 is minval=-1, maxval=2, and there are two steps to draw, down and right."
         )
-    if _steps(augment, 6, numbers) == forwards:
+    later = _steps(augment, 6, numbers)
+    if later == forwards:
         raise _Failed(
             "Seed 6 gives the same steps as seed 5, so every epoch would be alike: let seed in, too."
         )
+    for way in (0, 1):  # down, right
+        now, then = [step[way] for step in forwards], [step[way] for step in later]
+        if any(now[period:] == now[:-period] for period in range(1, IMAGES // 2)):
+            raise _Failed("The steps come again and again in one order, so they are not random. Draw them.")
+        if now[1:] == then[:-1] or then[1:] == now[:-1]:
+            raise _Failed(
+                "With seed 6 each image takes its neighbour's step with seed 5: a sum of seed and number makes one "
+                "epoch a copy of the other. Give both to the op, as its seed of two numbers."
+            )
     if len({_pipeline(augment, numbers, 8).tobytes() for _ in range(5)}) > 1:
         raise _Failed("With eight parallel calls, five runs have different bits.")
     return (

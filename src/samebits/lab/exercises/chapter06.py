@@ -71,11 +71,13 @@ print(fingerprint(model.get_weights()))
 FAULTS = {
     "switch": (
         "Op determinism is on.",
-        "Op determinism is off: line 5 names the function and does not call it, which Python takes without a word.",
+        "Nothing turns op determinism on. In the listing, line 5 names the function and does not call it, which Python "
+        "takes without a word.",
     ),
     "first": (
         "The first weights repeat.",
-        "The first weights are others in each process: tf.random.set_seed does not reach Keras's initialisers.",
+        "The first weights are others in each process. Keras's initialisers need the same seed each time, and "
+        "tf.random.set_seed does not reach them.",
     ),
     "labels": (
         "Each digit has the same number in every process.",
@@ -107,6 +109,10 @@ def repaired(changes: Mapping[int, str]) -> str:
     if not isinstance(changes, Mapping) or not all(isinstance(text, str) for text in changes.values()):
         raise AnswerFailed("Give a dict: the number of a line → its new text.")
     for number, text in changes.items():
+        if isinstance(number, str):
+            raise AnswerFailed(
+                f"Write the number of a line without quotes: 4, and not '4'; you have {number!r}."
+            )
         if number not in range(1, len(lines) + 1):
             raise AnswerFailed(f"There is no line {number!r}; the script has lines 1 to {len(lines)}.")
         lines[number - 1] = text
@@ -119,6 +125,12 @@ def judge_repair(changes: Any) -> Verdicts:
     found = _in_worker("diagnosis", source=script)
     if "error" in found:
         yield 0, f"The script ends with {found['error']}"
+        return
+    if not found["prints"]:
+        yield (
+            0,
+            "The script no longer prints the fingerprint of the trained weights. Leave its last line as it was.",
+        )
         return
     left = set(found["differs"])
     left |= {"bincount"} if found["bincount"] else set()
@@ -148,7 +160,8 @@ def judge_repair(changes: Any) -> Verdicts:
 def judge_augment(augment: Callable) -> Verdicts:
     """augment(seed, number, image) → the image moved by a step that depends on nothing but seed and number."""
     if not inspect.isfunction(augment) or augment.__name__ == "<lambda>":
-        raise AnswerFailed(f"Give the check a function made by def; this is a {type(augment).__name__}.")
+        kind = "lambda" if inspect.isfunction(augment) else type(augment).__name__
+        raise AnswerFailed(f"Give the check a function made by def; this is a {kind}.")
     try:
         source = textwrap.dedent(inspect.getsource(augment))
     except (OSError, TypeError) as error:
