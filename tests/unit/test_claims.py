@@ -53,6 +53,7 @@ def planted(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
+    claims.everything()  # or checks that are imported now would be lost with the planted ones
     monkeypatch.setattr(checks, "_CHECKS", {})
     monkeypatch.delitem(sys.modules, "samebits.checks.chapter99", raising=False)
     yield lambda name, **more: Claim(
