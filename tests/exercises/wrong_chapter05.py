@@ -141,6 +141,12 @@ WRONG = {
             ),
             "seed it from `seed` alone",
         ),
+        ("the class", _seed(_PYTHON, _NUMPY, _TORCH, "return torch.Generator"), "not an object of it"),
+        (
+            "a generator with one seed for all",
+            _seed(_PYTHON, _NUMPY, _TORCH, "return torch.Generator().manual_seed(42)"),
+            "call its manual_seed(seed)",
+        ),
         (
             "no import",
             "def answer(seed):\n    random.seed(seed)\n    tensorflow.random.set_seed(seed)\n",
@@ -169,6 +175,21 @@ WRONG = {
             "another training",
             _repaired(*_REPAIRS, also=("range(20)", "range(2)")),
             "without changing what it trains",
+        ),
+        (
+            "unwritten memory by another name",
+            _without("empty", also=("torch.empty(8)", "torch.Tensor(8)")),
+            "`average` is NaN",
+        ),
+        (
+            "a table of zeros in place of a seed",
+            _without("torch", also=("torch.randn(8, 8,", "torch.zeros(8, 8,")),
+            "start from random numbers",
+        ),
+        (
+            "the flag after the training",
+            _without("flag", also=("print(", "torch.use_deterministic_algorithms(True)\nprint(")),
+            "adds 72,000 values into eight rows",
         ),
         ("it does not run", _repaired("set", "numpy", also=("hashlib, ", "")), "NameError in line"),
         ("a list of faults", "answer = ['no flag', 'no seed']", "Give the check the script as a text"),
@@ -229,6 +250,50 @@ WRONG = {
                 "return image + rng.normal(0, 0.1, image.shape)",
             ),
             "not float64",
+        ),
+        (
+            "thousands and hundreds",
+            _augment("rng = np.random.default_rng(1000 * seed + 100 * epoch + index)", _ADD),
+            "meet again",
+        ),
+        (
+            "uniform noise",
+            _augment(
+                "rng = np.random.default_rng([seed, epoch, index])",
+                "return image + rng.uniform(-(0.03**0.5), 0.03**0.5, image.shape).astype(np.float32)",
+            ),
+            "draw it with rng.normal",
+        ),
+        (
+            "one number for the whole image",
+            _augment(
+                "rng = np.random.default_rng([seed, epoch, index])",
+                "return image + np.float32(rng.normal(0, 0.1))",
+            ),
+            "Every pixel",
+        ),
+        (
+            "the hash of a text",
+            _augment("rng = np.random.default_rng(abs(hash(f'{seed} {epoch} {index}')))", _ADD),
+            "In another process",
+        ),
+        (
+            "PyTorch's global generator seeded for each image",
+            _augment(
+                "import torch",
+                "torch.manual_seed(hash((seed, epoch, index)))",
+                "return image + 0.1 * torch.randn(8, 8).numpy()",
+            ),
+            "seeds the worker's global generator",
+        ),
+        (
+            "clipped",
+            _augment(
+                "rng = np.random.default_rng([seed, epoch, index])",
+                "noisy = image + rng.normal(0, 0.1, image.shape)",
+                "return np.clip(noisy, 0, 1).astype(np.float32)",
+            ),
+            "and nothing else",
         ),
         ("no noise", _augment("return image.copy()"), "standard deviation 0"),
     ],
@@ -296,6 +361,18 @@ WRONG = {
                 "if n < 2:\n        return dict(seeds=1, mean=mean, spread=0, low=mean, high=mean)\n    if n < 2:",
             ),
             "One seed has no spread",
+        ),
+        (
+            "accuracies told apart, not seeds",
+            _report("list(dict(runs).values())", "list({accuracy for _, accuracy in runs})"),
+            "Two seeds may agree by chance",
+        ),
+        ("the variance", _report("values.std(ddof=1)", "values.std(ddof=1) ** 2"), "That is the variance"),
+        ("in %", _report('"mean": mean', '"mean": 100 * mean'), "not in %"),
+        (
+            "low is high",
+            _report('"low": mean - half, "high": mean + half', '"low": mean + half, "high": mean - half'),
+            "changed places",
         ),
         ("a text", "def answer(runs):\n    return str(len(runs))", "Return a dict"),
     ],

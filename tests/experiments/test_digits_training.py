@@ -20,17 +20,25 @@ def end_workers():
 
 
 def run(repeats: int = 6, **settings):
+    # pytest's variable names the test, also in a fixture, which would start workers of an environment of its own.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
     return runner.run("digits-training", {"device": "cpu"} | settings, repeats=repeats)
 
 
 def seeded(**settings):
-    """Everything that is no race and no matter of a process: for arms that need few runs."""
-    return run(**(SMALLEST | settings))
+    """For arms in which nothing races: one thread, which takes half the time, and shares its processes."""
+    return run(**(SMALLEST | {"threads": 1} | settings))
 
 
 @pytest.fixture(scope="module")
 def smallest():
+    """With the threads with which it races without the flag."""
     return run(20, **SMALLEST)
+
+
+@pytest.fixture(scope="module")
+def seeded_bits():
+    return set(seeded(repeats=2).fingerprints)
 
 
 def test_three_lines_are_enough_with_loader_workers(smallest):
@@ -38,13 +46,6 @@ def test_three_lines_are_enough_with_loader_workers(smallest):
     assert smallest.processes == 2
     assert len({o.scalars["accuracy"] for o in smallest.observations}) == 1
     assert smallest.observations[0].scalars["accuracy"] > 0.5, "it does not learn"
-
-
-def test_without_any_of_it_every_run_differs():
-    """Not a race: weights and dropout come from fresh seeds."""
-    runs = run()
-    assert runs.distinct == len(runs.observations)
-    assert len({o.input for o in runs.observations}) == 1
 
 
 def test_without_the_flag_it_can_race(smallest, not_exercised):
@@ -61,14 +62,21 @@ def test_without_the_flag_it_can_race(smallest, not_exercised):
     assert control.seen["threads"] >= 2
 
 
+def test_warn_only_switches_what_can_be_switched(smallest):
+    warned = run(**SMALLEST | {"deterministic": "warn_only"})
+    assert warned.seen["deterministic"] == "warn_only"
+    assert set(warned.fingerprints) == set(smallest.fingerprints)
+
+
 def test_one_thread_does_not_need_the_flag():
     assert seeded(deterministic="off", threads=1).distinct == 1
 
 
-def test_warn_only_switches_what_can_be_switched(smallest):
-    warned = seeded(deterministic="warn_only")
-    assert warned.seen["deterministic"] == "warn_only"
-    assert set(warned.fingerprints) == set(smallest.fingerprints)
+def test_without_any_of_it_every_run_differs():
+    """Not a race: weights and dropout come from fresh seeds."""
+    runs = run(threads=1)
+    assert runs.distinct == len(runs.observations)
+    assert len({o.input for o in runs.observations}) == 1
 
 
 def test_the_seed_of_pytorch_is_needed_and_the_loaders_generator_does_not_replace_it():
@@ -83,16 +91,12 @@ def test_without_workers_the_seeds_of_python_and_numpy_are_needed():
     assert seeded(workers=0, seed_python=True, seed_numpy=True).distinct == 1
 
 
-def test_a_set_has_another_order_in_each_process_and_only_a_variable_from_outside_helps():
-    by_set = seeded(repeats=4, sort_names=False)
-    inside = seeded(repeats=4, sort_names=False, hash_inside=True)
-    outside = seeded(repeats=4, sort_names=False, hash_seed="0")
-    for runs in (by_set, inside):
-        assert runs.seen["hashes of strings"] == "random"
-        # One order in 3,628,800 comes twice.
-        assert len({(o.process, o.fingerprint) for o in runs.observations}) == runs.distinct == 2
-    assert outside.seen["hashes of strings"] == "fixed"
-    assert outside.distinct == 1
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_set_has_another_order_in_each_process_and_a_variable_from_inside_does_not_help(inside):
+    runs = seeded(repeats=4, sort_names=False, hash_inside=inside)
+    assert runs.seen["hashes of strings"] == "random"
+    # One order in 3,628,800 comes twice.
+    assert len({(o.process, o.fingerprint) for o in runs.observations}) == runs.distinct == 2
 
 
 @pytest.mark.parametrize(
@@ -101,27 +105,23 @@ def test_a_set_has_another_order_in_each_process_and_only_a_variable_from_outsid
      {"seed_python": True, "seed_numpy": True}, {"hash_inside": True}],
     ids=lambda settings: " ".join(settings),
 )  # fmt: skip
-def test_what_is_inert_on_a_cpu_with_workers_leaves_every_bit(inert, smallest):
-    assert set(seeded(repeats=2, **inert).fingerprints) == set(smallest.fingerprints)
+def test_what_is_inert_on_a_cpu_with_workers_leaves_every_bit(inert, seeded_bits):
+    assert set(seeded(repeats=2, **inert).fingerprints) == seeded_bits
 
 
-def test_what_changes_the_bits_still_repeats_them(smallest):
+def test_what_changes_the_bits_still_repeats_them(seeded_bits):
     """Another number of workers, a generator, workers that live on: other bits, the same in every run."""
     for change in ({"workers": 1}, {"generator": True}, {"persistent": True}, {"worker_init": True}):
         runs = seeded(repeats=2, **change)
         assert runs.distinct == 1, change
         # worker_init: the worker's seed cut to 32 bits, which is another seed than the loader's own.
-        assert set(runs.fingerprints) != set(smallest.fingerprints), change
+        assert set(runs.fingerprints) != seeded_bits, change
 
 
 def test_persistent_workers_change_nothing_in_the_first_epoch():
     assert set(seeded(repeats=1, epochs=1).fingerprints) == set(
         seeded(repeats=1, epochs=1, persistent=True).fingerprints
     )
-
-
-def test_everything_that_recipes_list_does_no_harm():
-    assert run(4, **EVERYTHING).distinct == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process groups")
@@ -145,7 +145,7 @@ def test_loader_processes_end_with_the_run_that_is_cancelled():
     with pytest.raises(runner.RunFailed):
         runner.run(
             "digits-training",
-            {"device": "cpu", "epochs": 20, "persistent": True},
+            {"device": "cpu", "epochs": 20, "persistent": True, "threads": 1},
             repeats=50,
             on_start=lambda seen, source: started.set(),
             cancel=cancel,
@@ -154,3 +154,18 @@ def test_loader_processes_end_with_the_run_that_is_cancelled():
     assert found, "no loader process was seen"
     gone, alive = psutil.wait_procs(found, timeout=10)
     assert not alive
+
+
+# These need processes of their own, which takes seconds; so they come last, and share them.
+
+
+def test_everything_that_recipes_list_does_no_harm():
+    assert run(4, **EVERYTHING).distinct == 1
+
+
+def test_a_variable_from_outside_orders_a_set():
+    # The other variable is there to share the processes of the test above; it does nothing on a CPU.
+    variables = {"hash_seed": "0", "cublas": EVERYTHING["cublas"]}
+    runs = run(4, **SMALLEST | {"sort_names": False} | variables)
+    assert runs.seen["hashes of strings"] == "fixed"
+    assert runs.distinct == 1

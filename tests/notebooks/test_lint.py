@@ -16,6 +16,7 @@ from nbformat import NotebookNode, v4
 
 from samebits import claims, course
 from samebits.claims import Claim
+from samebits.lab import questions
 
 CHAPTER = course.chapter("02")
 
@@ -285,3 +286,11 @@ def test_a_notebook_of_no_chapter_is_noticed(root):
     path = root / "labs" / "77_lost.ipynb"
     canonical.write(text.from_text(SOLUTION), path)
     assert_noticed(path, "No chapter in course.py has a notebook 77_lost.ipynb")
+
+
+@pytest.mark.parametrize("number", [chapter.number for chapter in course.CHAPTERS if chapter.lab])
+def test_no_place_in_a_quiz_holds_most_of_the_right_answers(number):
+    """Whoever always takes the second option should not pass."""
+    asked = questions.load(number).questions
+    places = [[option.correct for option in question.options].index(True) for question in asked]
+    assert max(places.count(place) for place in places) <= 0.7 * len(asked)

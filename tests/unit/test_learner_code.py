@@ -26,13 +26,22 @@ def repaired() -> str:
 
 def loaded(rng: str) -> set[str]:
     arguments = {"source": AUGMENTED.format(rng=rng), "name": "augmented"}
-    return set(runner.call("samebits.experiments.learner_code:loaded", arguments, framework="torch"))
+    return set(
+        runner.call("samebits.experiments.learner_code:loaded", arguments, framework="torch")["epochs"]
+    )
 
 
 def test_a_loader_in_a_worker_ends_and_tells_noise_by_image_from_noise_by_worker():
     """A forked loader process closes standard input; it once waited for ever for the lock of the worker's listener."""
     assert len(loaded("np.random.default_rng([seed, epoch, index])")) == 1
     assert len(loaded("np.random")) > 1
+
+
+def test_what_an_attempt_leaves_behind_does_not_judge_the_next():
+    """The wrong answers in tests/exercises share a worker; a learner's attempts do not."""
+    spoils = "import torch\ntorch.manual_seed = None"
+    chapter05._in_worker("diagnosis", script=spoils)
+    assert chapter05._in_worker("diagnosis", script=repaired())["depends"] == []
 
 
 def test_the_lab_shows_the_script_that_its_check_knows():

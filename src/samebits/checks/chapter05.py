@@ -24,6 +24,7 @@ from samebits.checks import THREADS, Seen, chapter04, check, in_new_process
 from samebits.experiments import traps
 
 RACING = 50_000  # float32 values that threads share; from 32,768 on they do
+WRITTEN = 4 * RACING  # values written to RACING places, where threads seldom meet
 
 # --- Whom a seed reaches ---------------------------------------------------------------------------------
 
@@ -415,6 +416,80 @@ def palette_races(control: bool) -> Seen:
     return Seen.varies(len({_racing_gradient() for _ in range(30)}), 30, control)
 
 
+def _last_writer(op: str, repeated: bool = True) -> str:
+    """The operation writes 200,000 values at 50,000 indices, about four for each, or, if not `repeated`, at 200,000."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    rng = np.random.default_rng(5)
+    index = torch.from_numpy(rng.integers(0, RACING, WRITTEN) if repeated else rng.permutation(WRITTEN))
+    values = torch.from_numpy(rng.standard_normal(WRITTEN, dtype=np.float32))
+    written = {
+        "index_put_": lambda: torch.zeros(WRITTEN).index_put_((index,), values),
+        "index_copy": lambda: torch.zeros(WRITTEN).index_copy(0, index, values),
+        "put_": lambda: torch.zeros(WRITTEN).put_(index, values),
+        "max_unpool": lambda: torch.nn.functional.max_unpool1d(
+            values[None, None], index[None, None], 1, output_size=(WRITTEN,)
+        ),
+    }[op]()
+    return fingerprint(written)
+
+
+def _all_vary(operations: tuple[str, ...], control: bool, repeated: bool = True) -> Seen:
+    """Whether each of them gives more than one answer."""
+    counts = {op: len({_last_writer(op, repeated) for _ in range(30)}) for op in operations}
+    told = ", ".join(f"{op} {count}" for op, count in counts.items())
+    held = all(count > 1 for count in counts.values())
+    return Seen(True if held else False if control else None, f"distinct in 30 runs: {told}")
+
+
+@check("05-last-writer", control="the flag on", framework="torch")
+def last_writer(control: bool) -> Seen:
+    import torch
+
+    torch.use_deterministic_algorithms(control)
+    return _all_vary(("index_put_", "index_copy"), control)
+
+
+@check("05-last-writer-refused", control="no index twice", framework="torch")
+def last_writer_refused(control: bool) -> Seen:
+    import torch
+
+    operations = ("put_", "max_unpool")
+    torch.use_deterministic_algorithms(True)
+    refused = [op for op in operations if _refusal(functools.partial(_last_writer, op))]
+    torch.use_deterministic_algorithms(False)
+    found = _all_vary(operations, control, repeated=not control)
+    holds = found.holds if refused == list(operations) else False
+    return Seen(holds, f"{found.what}; under the flag {' and '.join(refused) or 'neither'} raised")
+
+
+@check("05-take", control="table[index], whose gradient the documentation lists", framework="torch")
+def take(control: bool) -> Seen:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    rng = np.random.default_rng(5)
+    table = torch.zeros(16, requires_grad=True)
+    index = torch.from_numpy(rng.integers(0, 16, RACING))
+    given = torch.from_numpy(rng.standard_normal(RACING, dtype=np.float32))
+
+    def gradient() -> str:
+        looked_up = table[index] if control else table.take(index)
+        return fingerprint(torch.autograd.grad(looked_up, table, given)[0])
+
+    without = len({gradient() for _ in range(30)})
+    torch.use_deterministic_algorithms(True)
+    under = len({gradient() for _ in range(30)})
+    name = "Tensor.__getitem__" if control else "torch.take`"
+    page = torch.use_deterministic_algorithms.__doc__.replace("torch.Tensor.take`", "torch.take`")
+    listed = name in page
+    told = f"{without} distinct in 30 runs, {under} under the flag; the documentation lists it: {listed}"
+    if listed or under > 1:
+        return Seen(False, told)
+    return Seen(True if without > 1 else None, told)
+
+
 @check("05-debug-mode", control="use_deterministic_algorithms(True)", framework="torch")
 def debug_mode(control: bool) -> Seen:
     import torch
@@ -525,6 +600,24 @@ def fill_integers(control: bool) -> Seen:
     return Seen(all(found), f"{sum(found)} of 3 integer formats hold their largest value")
 
 
+@check("05-fill-in-backward", control="fill_uninitialized_memory = False", framework="torch")
+def fill_in_backward(control: bool) -> Seen:
+    import torch
+
+    images = torch.ones(2, 3, 4, 4, requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = not control
+    try:
+        normal = torch.nn.functional.batch_norm(images, None, None, training=True)
+        given = torch.ones_like(normal)
+        with torch.autograd.profiler.profile() as found:
+            torch.autograd.grad(normal, images, given)
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
+    fills = [event.name for event in found.function_events].count("aten::fill_")
+    return Seen(fills > 0, f"it filled {fills} new tensors")
+
+
 @check("05-fill-hides", control="without the flag, memory in which something lay", framework="torch")
 def fill_hides(control: bool) -> Seen:
     found = traps.uninitialised(deterministic=not control, runs=10)
@@ -557,6 +650,51 @@ def defaults(control: bool) -> Seen:
 def tf32_convolutions(control: bool) -> Seen:
     on = _defaults()["matmul tf32" if control else "conv tf32"]
     return Seen(on, f"allow_tf32 is {on} in a new process")
+
+
+@check("05-gpu-lines-inert", control="oneDNN off, which acts on a CPU", framework="torch")
+def gpu_lines_inert(control: bool) -> Seen:
+    import torch
+
+    backends = torch.backends
+    if not backends.mkldnn.is_available():
+        return Seen(None, "this PyTorch has no oneDNN to switch off")
+    switches = (
+        (backends.cudnn, "benchmark"),
+        (backends.cudnn, "deterministic"),
+        (backends.cudnn, "allow_tf32"),
+    )
+    switches = (*switches, (backends.cuda.matmul, "allow_tf32"))
+    before = [getattr(*switch) for switch in switches]
+    found = [_trained_step()]
+    try:
+        if control:
+            with backends.mkldnn.flags(enabled=False, allow_tf32=False):
+                found.append(_trained_step())
+        else:
+            for (module, name), value in zip(switches, before, strict=True):
+                setattr(module, name, not value)
+            found.append(_trained_step(torch.cuda.manual_seed_all))
+    finally:
+        for (module, name), value in zip(switches, before, strict=True):
+            setattr(module, name, value)
+    same = found[0] == found[1]
+    return Seen(same, f"a step of training on the CPU gave {'the same' if same else 'other'} bits")
+
+
+def _trained_step(seed_too: Callable[[int], None] = lambda seed: None) -> str:
+    """The gradients of a small convolutional network with dropout."""
+    import torch
+
+    torch.manual_seed(0)
+    seed_too(0)
+    layers = torch.nn
+    network = layers.Sequential(
+        layers.Conv2d(3, 8, 3), layers.Flatten(), layers.Dropout(), layers.Linear(1568, 10)
+    )
+    images = np.random.default_rng(5).standard_normal((16, 3, 16, 16), dtype=np.float32)
+    loss = network(torch.from_numpy(images)).square().sum()
+    return fingerprint(list(torch.autograd.grad(loss, list(network.parameters()))))
 
 
 @check("05-no-cublas-line", control="the words of an error that PyTorch still has")
@@ -614,3 +752,55 @@ def buffers(control: bool) -> Seen:
     layer = torch.nn.BatchNorm1d(2)
     names = [name for name, _ in layer.named_parameters()] if control else list(layer.state_dict())
     return Seen("running_mean" in names, f"it has {', '.join(names)}")
+
+
+@check("05-bilinear", control="linear, which keeps its kernel", framework="torch")
+def bilinear(control: bool) -> Seen:
+    import torch
+
+    # A meta tensor has no numbers, and is not on the CPU: what PyTorch chooses for a GPU shows without one.
+    torch.use_deterministic_algorithms(True)
+    kept = []
+    for mode, dimensions in {"linear": 1}.items() if control else {"bilinear": 2, "trilinear": 3}.items():
+        image = torch.zeros((1, 1) + (4,) * dimensions, device="meta", requires_grad=True)
+        larger = torch.nn.functional.interpolate(image, scale_factor=2, mode=mode)
+        if "Upsample" in type(larger.grad_fn).__name__:
+            kept.append(mode)
+    documented = " ".join(torch.use_deterministic_algorithms.__doc__.partition("will throw")[2].split())
+    listed = "``bilinear``" in documented and "``trilinear``" in documented
+    return Seen(
+        not kept and listed, f"the kernel is kept for {', '.join(kept) or 'neither'}; both listed: {listed}"
+    )
+
+
+def _raises(run) -> str:
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        run()
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error).partition(" does not")[0]
+    return ""
+
+
+@check("05-nll", control="a class for each pixel", framework="torch")
+def nll(control: bool) -> Seen:
+    import torch
+
+    shape = (4, 3, 8, 8) if control else (64, 3)
+    scores = torch.zeros(shape, device="cuda", requires_grad=True)
+    target = torch.zeros(shape[:1] + shape[2:], dtype=torch.int64, device="cuda")
+    raised = _raises(lambda: torch.nn.functional.cross_entropy(scores, target).backward())
+    return Seen(not raised, f"raised: {raised or 'nothing'}")
+
+
+@check("05-cumsum", control="a weighted bincount", framework="torch")
+def cumsum(control: bool) -> Seen:
+    import torch
+
+    values = torch.ones(1000, device="cuda")
+    index = torch.zeros(1000, dtype=torch.int64, device="cuda")
+    raised = _raises(lambda: torch.bincount(index, values) if control else values.cumsum(0))
+    return Seen(not raised, f"raised: {raised or 'nothing'}")

@@ -375,15 +375,16 @@ DIGITS_TRAINING = Experiment(
             variable="CUBLAS_WORKSPACE_CONFIG",
         ),
         Knob("epochs", "Epochs", "Eight steps of Adam each, over 512 images.", "number", 2, low=1, high=20),
-        # Sixteen backward passes race one after another, so two threads are enough on a busy machine too; with
-        # more threads than cores, oneDNN's convolutions wait for each other.
-        dataclasses.replace(torch_worker.THREADS, default=2),
+        # With two threads that sleep while they wait, a quiet machine with two cores gave one answer in eight runs;
+        # with four it gave eight, at twice the time. Eight take four times as long, since oneDNN's convolutions
+        # wait for each other.
+        dataclasses.replace(torch_worker.THREADS, default=4),
         torch_worker.DEVICE,
     ),
     prepare=prepare,
     observe=observe,
     code=code,
-    race_size={"threads": 2},
+    race_size={"threads": 4},
     framework="torch",
     # A thread that waits sleeps: on a busy machine, threads that wait in a loop take the time of those they wait
     # for, and a training of 0.2 s takes seconds.

@@ -352,11 +352,21 @@ def _watch(empty: float) -> Any:
 # --- 05-augment -----------------------------------------------------------------------------------------
 
 
-def loaded(source: str, name: str, images: int = 12) -> list[str]:
-    """Fingerprints of two epochs of a DataLoader with 0, 1 and 2 workers, whose dataset calls the function `name`
-    as augmented(image, seed, epoch, index); or one sentence if it raised."""
+def image() -> np.ndarray:
+    """The image that the check of 05-augment hands out, here and in another process."""
+    return np.random.default_rng(6).random((8, 8), dtype=np.float32)
+
+
+def loaded(source: str, name: str, images: int = 12) -> dict[str, Any]:
+    """What the function `name`, called as augmented(image, seed, epoch, index), gives in this process.
+
+    epochs  fingerprints of two epochs of a DataLoader with 0, 1 and 2 workers whose dataset calls it
+    here    fingerprint of its answer for image(), seed 1, epoch 0, index 0
+    """
     import torch
 
+    [augmented] = _functions(source, name)
+    here = fingerprint(augmented(image(), 1, 0, 0))
     dataset = _Augmented(source, name, images)
     found = []
     for workers in (0, 1, 2):
@@ -376,7 +386,7 @@ def loaded(source: str, name: str, images: int = 12) -> list[str]:
             )
             batches += [batch.numpy() for batch in loader]
         found.append(fingerprint(batches))
-    return found
+    return {"epochs": found, "here": here}
 
 
 class _Augmented:
