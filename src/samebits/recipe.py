@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -390,51 +389,3 @@ _UNCOVERED_TENSORFLOW = (
     "np.bincount, or one row with axis=-1 repeat.",
     "Custom operators, and generators from np.random.default_rng.",
 )
-
-
-# --- Which ingredients matter here ------------------------------------------------------------------------
-
-
-def which_matter(
-    settings: Mapping[str, Any] | None = None,
-    *,
-    ingredients: tuple[str, ...] | None = None,
-    repeats: int = 6,
-    leave_out: bool = False,
-    on_row: Callable[[dict], None] = lambda row: None,
-) -> list[dict[str, Any]]:
-    """Run digits-training with every ingredient, and then without each of them in turn.
-
-    settings     of digits-training to begin with; by default everything that recipes list
-    ingredients  which to take away, in this order; by default all that `settings` turns on. Those that need a new
-                 process come last, since each such process takes seconds to start.
-    leave_out    True: an ingredient without which nothing varied stays away, so that the last row is a smallest set
-
-    Each row: {"without": the knob's name, None in the first; "label"; "distinct"; "runs"; "seconds": median of a run}.
-    """
-    return list(_rows(settings, ingredients, repeats, leave_out, on_row))
-
-
-def _rows(settings, ingredients, repeats, leave_out, on_row) -> Iterator[dict[str, Any]]:
-    from samebits import experiments, runner
-    from samebits.experiments import digits_training
-
-    experiment = experiments.find("digits-training")
-    now = experiment.settings(**(digits_training.EVERYTHING if settings is None else settings))
-    default = experiment.settings()
-    chosen = ingredients or tuple(k for k in digits_training.INGREDIENTS if now[k] != default[k])
-    chosen = sorted(chosen, key=lambda name: experiment.knob(name).scope == "process")
-    for name in (None, *chosen):
-        without = now if name is None else now | {name: default[name]}
-        runs = runner.run("digits-training", without, repeats=repeats)
-        if leave_out and name is not None and runs.distinct == 1:
-            now = without
-        row = {
-            "without": name,
-            "label": experiment.knob(name).label if name else "nothing",
-            "distinct": runs.distinct,
-            "runs": len(runs.observations),
-            "seconds": statistics.median(runs.seconds),
-        }
-        on_row(row)
-        yield row

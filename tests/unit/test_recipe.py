@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from samebits import cli, machine, recipe, runner
+from samebits import cli, machine, recipe
 from samebits.experiment import BadSetting
 from samebits.recipe import USES, USUAL, Found
 
@@ -280,59 +280,6 @@ def test_the_printed_pytorch_recipe_gives_one_answer_in_fresh_processes():
     check_that_it_repeats(sys.executable, recipe.recipe(), TORCH_TRAINING)
 
 
+@pytest.mark.tensorflow
 def test_the_printed_tensorflow_recipe_gives_one_answer_in_fresh_processes():
-    python = machine.tensorflow_python()
-    if python == sys.executable and importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed; ./course tensorflow makes an environment for it.")
-    check_that_it_repeats(python, recipe.recipe("tensorflow"), TENSORFLOW_TRAINING)
-
-
-# --- Which ingredients matter -----------------------------------------------------------------------------
-
-
-class _Fake:
-    """Runs that vary unless PyTorch is seeded and one of two ways fixes the names."""
-
-    def __init__(self, settings, repeats):
-        fixed = settings["seed_torch"] and (settings["sort_names"] or settings["hash_seed"] == "0")
-        self.distinct = 1 if fixed else repeats
-        self.observations = [None] * repeats
-        self.seconds = [0.1] * repeats
-
-
-@pytest.fixture
-def faked(monkeypatch):
-    asked = []
-
-    def run(name, settings, repeats):
-        asked.append(dict(settings))
-        return _Fake(settings, repeats)
-
-    monkeypatch.setattr(runner, "run", run)
-    return asked
-
-
-def test_without_each_ingredient_in_turn(faked):
-    seen = []
-    rows = recipe.which_matter(repeats=4, on_row=seen.append)
-    assert rows == seen
-    assert rows[0] == {"without": None, "label": "nothing", "distinct": 1, "runs": 4, "seconds": 0.1}
-    matter = [row["without"] for row in rows if row["distinct"] > 1]
-    assert matter == ["seed_torch"], "each way to fix the names does without the other"
-    # Those that need another process are last.
-    assert [row["without"] for row in rows][-2:] == ["hash_seed", "cublas"]
-
-
-def test_what_is_left_in_the_end_is_a_smallest_set(faked):
-    rows = recipe.which_matter(leave_out=True)
-    matter = {row["without"] for row in rows if row["distinct"] > 1}
-    assert matter == {"seed_torch", "hash_seed"}
-    last = faked[-1]
-    assert (
-        last["seed_torch"] and last["hash_seed"] == "0" and not last["sort_names"] and not last["seed_numpy"]
-    )
-
-
-def test_only_the_ingredients_that_were_asked_for(faked):
-    rows = recipe.which_matter({"seed_torch": True, "sort_names": True}, ingredients=("sort_names",))
-    assert [row["without"] for row in rows] == [None, "sort_names"]
+    check_that_it_repeats(machine.tensorflow_python(), recipe.recipe("tensorflow"), TENSORFLOW_TRAINING)

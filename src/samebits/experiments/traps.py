@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
 import random
-import subprocess
 import sys
 import threading
 import warnings
@@ -90,15 +87,6 @@ def augmentation_draws(
             dataset.epoch = epoch  # workers are started anew for each epoch, and take this with them
             table.append([number for batch in loader for number in batch.tolist()])
     return table
-
-
-def draws_seen(table: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """What is wrong with draws: {"duplicates": in the first epoch, "epochs repeat": whether all epochs are equal}."""
-    first = list(table[0])
-    return {
-        "duplicates": len(first) - len(set(first)),
-        "epochs repeat": len(table) > 1 and all(list(epoch) == first for epoch in table[1:]),
-    }
 
 
 def start_method(workers: int) -> str | None:
@@ -344,31 +332,6 @@ def deterministic_mode(mode: str) -> Iterator[None]:
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
-
-
-# --- The order of a set ---------------------------------------------------------------------------------------
-
-
-def set_orders(processes: int = 4, hash_seed: str | None = None, inside: bool = False) -> list[list[str]]:
-    """What list({"zero", "one", …}) gives in new Python processes. No framework is needed.
-
-    hash_seed  PYTHONHASHSEED of each process; None: not set
-    inside     each process sets os.environ["PYTHONHASHSEED"] = "0" in its first line
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    environment |= {} if hash_seed is None else {"PYTHONHASHSEED": hash_seed}
-    lines = [
-        "import json, os",
-        *(['os.environ["PYTHONHASHSEED"] = "0"'] if inside else []),
-        f"print(json.dumps(list(set({digits.NAMES!r}))))",
-    ]
-    command = [sys.executable, "-S", "-c", "\n".join(lines)]
-    return [
-        json.loads(
-            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        )
-        for _ in range(processes)
-    ]
 
 
 # --- What the flag refuses, and when ----------------------------------------------------------------------------
