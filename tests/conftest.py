@@ -16,11 +16,16 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """pytest names the test in a variable; a worker with another environment is another worker, and each test
-    would start its own, which takes seconds."""
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    would start its own, which takes seconds. Afterwards pytest expects it, also where a test replaced os.environ."""
+    environment = os.environ
+    named = environment.pop("PYTEST_CURRENT_TEST", "")
+    try:
+        return (yield)
+    finally:
+        environment["PYTEST_CURRENT_TEST"] = named
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,10 @@ def test_a_worker_that_dies_before_what_it_started_is_noticed_at_once(habit):
         )
     assert time.monotonic() - observed[-1] < 3  # the child lives for ten seconds
     assert len(observed) == 2  # nothing that was told before is lost
-    assert [process for process in psutil.process_iter() if _lives_in_group(process, seen[0])] == []
+    end = time.monotonic() + 3  # what was killed is not gone at once
+    while left := [process for process in psutil.process_iter() if _lives_in_group(process, seen[0])]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
 
 
 def _lives_in_group(process: psutil.Process, group: int) -> bool:
@@ -413,7 +416,7 @@ def test_several_users_share_a_card(tmp_path, monkeypatch):
     """A lock of one user's, and a ticket that another left behind, keep nobody else waiting."""
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents:
-        if parent.name.startswith("pytest-"):
+        if parent.name.startswith(("pytest-", "popen-")):  # the second under pytest-xdist
             parent.chmod(0o755)
     program = textwrap.dedent("""
         import fcntl, os, sys, threading
