@@ -29,6 +29,13 @@ _inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
 
 
 @_inlined
+def _clear(totals, i, width):
+    """totals[i] = 0, in the first `width` columns."""
+    for k in range(width):
+        totals[i, k] = np.float32(0)
+
+
+@_inlined
 def _add(totals, i, rows, j, width):
     """totals[i] += rows[j], in the first `width` columns.
 
@@ -75,7 +82,7 @@ def _project_features(nodes, rows, columns, values, weights, out):
     """out[i] = features[i] @ weights, one nonzero after the other; (N, 2H)."""
     for n in range(nodes.size):
         i = nodes[n]
-        out[i, :] = 0
+        _clear(out, i, out.shape[1])
         for e in range(rows[i], rows[i + 1]):
             _add_product(out, i, values[e], weights, columns[e], out.shape[1])
 
@@ -95,20 +102,20 @@ def _forward(inputs, hidden, outputs, starts, neighbours, rows, columns, values,
     shuffle(hidden, starts, neighbours, state, shuffled)
     for n in range(hidden.size):
         v = hidden[n]
-        h[v, :] = 0
+        _clear(h, v, h.shape[1])
         for e in range(starts[v], starts[v + 1]):
             _add(h, v, z, neighbours[e], h.shape[1])
         divisor = _divisor(starts, v)
         for k in range(HIDDEN):
             value = (h[v, k] / divisor + z[v, HIDDEN + k]) + b1[k]
             h[v, k] = value if value > 0 else np.float32(0)
-        y[v, :] = 0
+        _clear(y, v, y.shape[1])
         for k in range(HIDDEN):
             _add_product(y, v, h[v, k], w2, k, y.shape[1])
     shuffle(outputs, starts, neighbours, state, shuffled)
     for n in range(outputs.size):
         v = outputs[n]
-        logits[v, :] = 0
+        _clear(logits, v, classes)
         for e in range(starts[v], starts[v + 1]):
             _add(logits, v, y, neighbours[e], classes)
         divisor = _divisor(starts, v)
@@ -166,12 +173,12 @@ def _backward(inputs, hidden, outputs, starts, neighbours, rows, columns, values
     shuffle(hidden, starts, neighbours, state, shuffled)
     for n in range(hidden.size):
         u = hidden[n]
-        y_gradient[u, :classes] = 0
+        _clear(y_gradient, u, classes)
         for e in range(starts[u], starts[u + 1]):
             _add(y_gradient, u, output_gradient, neighbours[e], classes)
         for k in range(HIDDEN):
             _add_product(g2, k, h[u, k], y_gradient, u, 2 * classes)
-        h_gradient[u, :] = 0
+        _clear(h_gradient, u, h_gradient.shape[1])
         for c in range(2 * classes):
             _add_product(h_gradient, u, y_gradient[u, c], w2_columns, c, h_gradient.shape[1])
         divisor = _divisor(starts, u)
@@ -184,7 +191,7 @@ def _backward(inputs, hidden, outputs, starts, neighbours, rows, columns, values
     shuffle(inputs, starts, neighbours, state, shuffled)
     for n in range(inputs.size):
         u = inputs[n]
-        z_gradient[u, :HIDDEN] = 0
+        _clear(z_gradient, u, h_gradient.shape[1])
         for e in range(starts[u], starts[u + 1]):
             _add(z_gradient, u, h_gradient, neighbours[e], h_gradient.shape[1])
         for e in range(rows[u], rows[u + 1]):

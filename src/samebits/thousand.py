@@ -17,6 +17,7 @@ leaves out: real orders are not uniformly random, and may vary less, or not at a
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -254,9 +255,10 @@ def train(
     trainer = _trainer(on_wait)
     everything = np.arange(graph.nodes, dtype=np.int32)
     neighbours = graph.neighbours
+    first = functools.lru_cache(maxsize=8)(lambda start: first_weights(graph, start))
 
     def one(start: int, order: int | None) -> Model:
-        weights = first_weights(graph, start)
+        weights = first(start).copy()
         losses = np.zeros(epochs)
         history = np.empty((epochs + 1 if keep_history else 0, weights.size), np.float32)
         logits = np.empty((graph.nodes, graph.classes), np.float32)
