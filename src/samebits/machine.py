@@ -645,8 +645,14 @@ def _framework_line(framework: Framework | None) -> str:
     if framework.threads:
         parts.append(f"{framework.threads} CPU thread{'' if framework.threads == 1 else 's'}")
     if framework.python != sys.executable:
-        parts.append(f"in {framework.python}")
+        parts.append(f"in {_from_home(framework.python)}")
     return ", ".join(parts)
+
+
+def _from_home(path: str) -> str:
+    """A path below the course's folder from there, so that a stored output names nobody's machine."""
+    home = Probes().home
+    return str(Path(path).relative_to(home)) if Path(path).is_relative_to(home) else path
 
 
 if __name__ == "__main__":

@@ -382,3 +382,10 @@ def machine_without_anything():
     survey = machine.Survey("3.12.0", "Plan 9", "unknown processor", 1, (), None, (), "", None, None)
     assert "the system does not say" in machine.report(survey)
     return survey
+
+
+def test_an_environment_of_the_course_is_named_from_its_folder():
+    """Lesson 00 shows the report and stores it, and a stored output names no place on a machine."""
+    home = machine.Probes().home
+    assert machine._from_home(str(home / ".venv-tf" / "bin" / "python")) == str(Path(".venv-tf/bin/python"))
+    assert machine._from_home("/elsewhere/python") == "/elsewhere/python"
