@@ -106,6 +106,16 @@ def trainings() -> dict:
     )
 
 
+def often(run: Callable[[], object], times: int) -> Callable[[], None]:
+    """`run`, several times: what takes milliseconds is timed long enough for a ratio to settle."""
+
+    def repeated() -> None:
+        for _ in range(times):
+            run()
+
+    return repeated
+
+
 def all_of(models) -> int:
     return sum(1 for _ in models)
 
@@ -213,7 +223,7 @@ def sums() -> dict:
     return compare(
         f"{MEMBERS:,} sums of {ELEMENTS:,} float32, each in an order of its own",
         [
-            Arm("the course's sums", lambda: orders.permuted_serial_sums(x, MEMBERS)),
+            Arm("the course's sums", often(lambda: orders.permuted_serial_sums(x, MEMBERS), 10), 1 / 10),
             Arm("NumPy, one order at a time", with_numpy, MEMBERS / 100, "100 sums"),
             Arm("Python's loop", in_python, MEMBERS * ELEMENTS / sample, f"{sample:,} additions"),
         ],
@@ -228,10 +238,10 @@ def fingerprints() -> dict:
     found = compare(
         f"fingerprint of {megabytes} MiB",
         [
-            Arm("sha256, for records", lambda: fingerprint(x, "sha256")),
-            Arm("xxh3, for speed", lambda: fingerprint(x, "xxh3")),
-            Arm("mix64, the GPU's, on the CPU", lambda: fingerprint(x, "mix64")),
-            Arm("torch.hash_tensor (blind to order)", lambda: torch.hash_tensor(x)),
+            Arm("sha256, for records", often(lambda: fingerprint(x, "sha256"), 20), 1 / 20),
+            Arm("xxh3, for speed", often(lambda: fingerprint(x, "xxh3"), 20), 1 / 20),
+            Arm("mix64, the GPU's, on the CPU", often(lambda: fingerprint(x, "mix64"), 20), 1 / 20),
+            Arm("torch.hash_tensor (blind to order)", often(lambda: torch.hash_tensor(x), 20), 1 / 20),
         ],
     )
     for arm in found["arms"].values():
