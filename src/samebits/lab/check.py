@@ -16,6 +16,7 @@ import inspect
 import reprlib
 import sys
 import textwrap
+import time
 import traceback
 import types
 import warnings
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits import runner
 from samebits.experiment import nearest
 from samebits.lab.errors import LabError
 from samebits.lab.progress import store
@@ -50,6 +52,30 @@ class NotAttempted(Exception):
 
 class AnswerFailed(Exception):
     """The learner's function raised; the message is the sentence to print."""
+
+
+def judged_in_worker(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    seconds: float,
+    what: str = "Your code",
+    if_stopped: str = "Does a loop in it never end?",
+    **options: Any,
+) -> Any:
+    """What a worker's `function` says of a learner's code, which may never end; `options` are those of runner.call.
+
+    Raises AnswerFailed with one sentence about `what`; `if_stopped` ends it where the code took all its `seconds`.
+    """
+    started = time.monotonic()
+    try:
+        return runner.call(function, arguments, seconds=seconds, **options)
+    except runner.RunFailed as failure:
+        if time.monotonic() - started >= seconds:
+            raise AnswerFailed(
+                f"{what} was stopped, since it had not ended after {seconds} seconds. {if_stopped}"
+            ) from failure
+        raise AnswerFailed(f"{what} could not be judged. {failure}") from failure
 
 
 def check(exercise: str, answer: Any, *more: Any) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from samebits import kernels, runner, variability
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call
+from samebits import kernels, variability
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -32,22 +32,16 @@ def judge_block_tree(kernel: Callable) -> Verdicts:
         source = textwrap.dedent(inspect.getsource(kernel))
     except (OSError, TypeError) as error:
         raise AnswerFailed("The kernel's text cannot be read. Run the cell that defines it again.") from error
-    started = time.monotonic()
-    try:
-        answer = runner.call(
-            "samebits.kernels:judge_block_sum",
-            {"source": source, "name": kernel.__name__},
-            environment=kernels.environment(simulate=True),
-            fresh=True,  # what a learner's code leaves behind must not judge the next attempt
-            seconds=SECONDS,
-        )
-    except runner.RunFailed as failure:
-        if time.monotonic() - started >= SECONDS:
-            raise AnswerFailed(
-                f"The kernel was stopped, since it had not ended after {SECONDS} seconds. A loop in it may never end: "
-                "look for one whose condition stays true, such as a stride that is never halved."
-            ) from failure
-        raise AnswerFailed(f"The kernel could not be judged. {failure}") from failure
+    answer = judged_in_worker(
+        "samebits.kernels:judge_block_sum",
+        {"source": source, "name": kernel.__name__},
+        environment=kernels.environment(simulate=True),
+        fresh=True,  # what a learner's code leaves behind must not judge the next attempt
+        seconds=SECONDS,
+        what="The kernel",
+        if_stopped="A loop in it may never end: look for one whose condition stays true, such as a stride that is "
+        "never halved.",
+    )
     if not answer["attempted"]:
         raise NotAttempted
     yield from ((0, sentence) for sentence in answer["sentences"][:-1])

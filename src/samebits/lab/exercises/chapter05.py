@@ -9,16 +9,14 @@ import inspect
 import math
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from samebits import runner
 from samebits.bits import fingerprint
 from samebits.experiments import learner_code
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -28,22 +26,14 @@ SECONDS = 45  # after which a learner's code is stopped; a busy machine needs te
 
 def _in_worker(judge: str, **arguments: Any) -> Any:
     """The answer of learner_code's function `judge`. Raises AnswerFailed with one sentence."""
-    started = time.monotonic()
-    try:
-        return runner.call(
-            f"samebits.experiments.learner_code:{judge}",
-            arguments,
-            environment=learner_code.ENVIRONMENT,
-            framework="torch",
-            fresh=FRESH,
-            seconds=SECONDS,
-        )
-    except runner.RunFailed as failure:
-        if time.monotonic() - started >= SECONDS:
-            raise AnswerFailed(
-                f"Your code was stopped, since it had not ended after {SECONDS} seconds. Does a loop in it never end?"
-            ) from failure
-        raise AnswerFailed(f"Your code could not be judged. {failure}") from failure
+    return judged_in_worker(
+        f"samebits.experiments.learner_code:{judge}",
+        arguments,
+        environment=learner_code.ENVIRONMENT,
+        framework="torch",
+        fresh=FRESH,
+        seconds=SECONDS,
+    )
 
 
 def _source(function: Any) -> str:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from samebits import runner
 from samebits.experiments import tf_worker
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, judged_in_worker
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -25,22 +23,14 @@ def _in_worker(
     function: str, *, fresh: bool = False, variables: Mapping[str, str] | None = None, **given: Any
 ) -> Any:
     """The answer of a function of keras_scripts. Raises AnswerFailed with one sentence."""
-    started = time.monotonic()
-    try:
-        return runner.call(
-            f"samebits.experiments.keras_scripts:{function}",
-            given,
-            environment=tf_worker.environment({"device": "cpu"}) | dict(variables or {}),
-            framework="tensorflow",
-            fresh=fresh,
-            seconds=SECONDS,
-        )
-    except runner.RunFailed as failure:
-        if time.monotonic() - started >= SECONDS:
-            raise AnswerFailed(
-                f"Your code was stopped, since it had not ended after {SECONDS} seconds. Does a loop in it never end?"
-            ) from failure
-        raise AnswerFailed(f"Your code could not be judged. {failure}") from failure
+    return judged_in_worker(
+        f"samebits.experiments.keras_scripts:{function}",
+        given,
+        environment=tf_worker.environment({"device": "cpu"}) | dict(variables or {}),
+        framework="tensorflow",
+        fresh=fresh,
+        seconds=SECONDS,
+    )
 
 
 # --- 06-repair: a Keras script --------------------------------------------------------------------------
