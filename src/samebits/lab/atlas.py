@@ -16,6 +16,7 @@ from samebits import runner, variability
 from samebits.atlas import BUDGET, Atlas, Row, check_budget, chosen, sweep
 from samebits.experiment import BadSetting, Runs
 from samebits.experiments.atlas_ops import ATLAS_OP, Op
+from samebits.lab.background import Background
 from samebits.lab.errors import LabError
 from samebits.lab.theme import CSS, TILE_COLOURS
 
@@ -24,7 +25,7 @@ REFRESH = 0.3  # seconds between two updates of the table while a sweep goes on
 STRIP = 20  # runs that a row shows as little tiles
 
 
-class AtlasPanel(anywidget.AnyWidget):
+class AtlasPanel(Background, anywidget.AnyWidget):
     """The atlas of some ops, or of all. A click runs it in the background; `run()` runs it in the calling cell.
 
     found  the last finished Atlas, or None
@@ -85,31 +86,12 @@ class AtlasPanel(anywidget.AnyWidget):
 
         Raises LabError, in one sentence, if that fails.
         """
-        if self.busy and self._thread:
-            print("Waiting for the atlas that is being measured in the panel; Cancel ends it.")
-            try:
-                self._thread.join()
-            except KeyboardInterrupt:
-                self.press_cancel()
-                self._thread.join()
+        self._wait("Waiting for the atlas that is being measured in the panel; Cancel ends it.")
         if self.found is None and self.run() is None:
             raise LabError(
                 "So there is no result here. Mend what the line above says, and run this cell again."
             )
         return self.found
-
-    def press_run(self) -> None:
-        """What the Run button does: measure in the background, so that the kernel stays free."""
-        if not self.busy:
-            self._begin()
-            self._thread = threading.Thread(target=self._measure, daemon=True)
-            self._thread.start()
-
-    def press_cancel(self) -> None:
-        """What the Cancel button does."""
-        if self.busy:
-            self.status = "Cancelling …"
-            self._cancel.set()
 
     def _receive(self, _widget: Any, message: dict, _buffers: Any) -> None:
         {"run": self.press_run, "cancel": self.press_cancel}.get(message.get("do"), lambda: None)()

@@ -14,6 +14,7 @@ import traitlets
 
 from samebits import experiments, runner
 from samebits.experiment import BadSetting, Experiment, Knob, Observation, Runs, Source
+from samebits.lab.background import Background
 from samebits.lab.errors import LabError
 from samebits.lab.theme import CSS
 from samebits.lab.tiles import wall
@@ -24,7 +25,7 @@ BUDGET = 60.0
 ROWS = 12  # earlier runs that stay above the latest one
 
 
-class Panel(anywidget.AnyWidget):
+class Panel(Background, anywidget.AnyWidget):
     """One experiment as a panel. A click runs it in the background; `run()` runs it in the calling cell.
 
     runs    every finished Runs, oldest first
@@ -97,31 +98,12 @@ class Panel(anywidget.AnyWidget):
 
         Raises LabError, in one sentence, if that run fails.
         """
-        if self.busy and self._thread:
-            print("Waiting for the run that goes on in the panel; Cancel ends it.")
-            try:
-                self._thread.join()
-            except KeyboardInterrupt:
-                self.press_cancel()
-                self._thread.join()
+        self._wait("Waiting for the run that goes on in the panel; Cancel ends it.")
         if not self.runs and self.run() is None:
             raise LabError(
                 "So there is no result here. Mend what the line above says, and run this cell again."
             )
         return self.runs[-1]
-
-    def press_run(self) -> None:
-        """What the Run button does: measure in the background, so that the kernel stays free."""
-        if not self.busy:
-            self._begin()
-            self._thread = threading.Thread(target=self._measure, daemon=True)
-            self._thread.start()
-
-    def press_cancel(self) -> None:
-        """What the Cancel button does."""
-        if self.busy:
-            self.status = "Cancelling …"
-            self._cancel.set()
 
     def _receive(self, _widget: Any, message: dict, _buffers: Any) -> None:
         if message.get("do") == "cancel":
