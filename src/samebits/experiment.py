@@ -17,7 +17,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,24 @@ class Source:
             raise ValueError(f"A source is one of {', '.join(SOURCE_KINDS)}, not {self.kind!r}.")
         if self.kind in ("MODEL", "PUBLISHED") and not self.why:
             raise ValueError(f"A {self.kind} source must say why it is valid or what it cites.")
+
+    @classmethod
+    def joined(cls, sources: Iterable[Source]) -> Source:
+        """One source for what several runs gave: every device and library, and the latest date.
+
+        Raises ValueError for sources of different kinds, which no one label fits.
+        """
+        sources = list(sources)
+        kinds = dict.fromkeys(source.kind for source in sources)
+        if len(kinds) != 1:
+            raise ValueError(f"One label cannot stand for {' and '.join(kinds) or 'nothing'}.")
+        return cls(
+            kind=sources[0].kind,
+            device=" and ".join(dict.fromkeys(source.device for source in sources if source.device)),
+            libraries={name: version for source in sources for name, version in source.libraries.items()},
+            date=max(source.date for source in sources),
+            why="; ".join(dict.fromkeys(source.why for source in sources if source.why)),
+        )
 
     @property
     def where(self) -> str:

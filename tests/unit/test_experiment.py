@@ -95,6 +95,20 @@ def test_a_stored_live_source_says_when_it_was_measured():
     assert Source("PUBLISHED", why="arXiv:2408.05148").stored == "PUBLISHED · arXiv:2408.05148"
 
 
+def test_what_several_runs_measured_names_every_device():
+    """A figure of runs on one thread and on two said "1 thread", since it took the first run's source."""
+    two = dataclasses.replace(LIVE, device="another machine", libraries={"torch": "2.13"})
+    joined = Source.joined([LIVE, two, LIVE])
+    assert joined.device == "a machine and another machine"
+    assert joined.libraries == {"numpy": "2", "torch": "2.13"}
+    assert joined.kind == "LIVE" and Source.joined([LIVE]) == LIVE
+
+
+def test_what_was_measured_is_not_joined_with_what_was_not():
+    with pytest.raises(ValueError, match="LIVE and MODEL"):
+        Source.joined([LIVE, Source("MODEL", why="a simulator")])
+
+
 def test_runs_survive_json():
     runs = observed("a", "b", scalars={"sum": 1.0}, sample=(1.0, 2.0))
     again = Runs.from_json(json.loads(json.dumps(runs.to_json())))

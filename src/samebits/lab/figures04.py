@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from samebits.bits import ulp
-from samebits.experiment import Runs
+from samebits.experiment import Runs, Source
 from samebits.lab import theme
 from samebits.lab.figure import figure, here
 from samebits.variability import letters
@@ -92,6 +92,6 @@ def one_element(runs: Mapping[str, Runs], exact: np.ndarray) -> None:
         fig,
         alt=f"One row of marks for each way of adding the parts, placed by the error of element {element}. "
         f"{'; '.join(labels)}.",
-        source=next(iter(runs.values())),
+        source=Source.joined(measured.source for measured in runs.values()),
         summary="; ".join(labels) + ".",
     )

@@ -83,7 +83,7 @@ def prices(cases: Mapping[str, Runs] | Table, source: Source | None = None, popu
     if not cases:
         raise LabError("There is nothing to show yet. Run the cells above first.")
     ratios = {label: _ratios(case) for label, case in cases.items()}
-    source = source or next(case.source for case in cases.values() if isinstance(case, Runs))
+    source = source or Source.joined(case.source for case in cases.values() if isinstance(case, Runs))
     spreads = {label: spread(values) for label, values in ratios.items()}
 
     fig, axes = _axes(list(ratios), popular)
@@ -172,7 +172,7 @@ def contention(runs: Mapping[tuple[int, int], Runs]) -> None:
         fig,
         alt=f"Median milliseconds against the number of slots ({', '.join(f'{size:,}' for size in slots)}), both axes "
         f"logarithmic. {'. '.join(words)}. With the flag, {most} threads: {', '.join(f'{m:.3g}' for m in flagged)}.",
-        source=runs[most, slots[0]].source,
+        source=Source.joined(measured.source for measured in runs.values()),
     )
 
 
