@@ -6,7 +6,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -18,9 +17,8 @@ from samebits.experiment import BadSetting, Runs
 from samebits.experiments.atlas_ops import ATLAS_OP, Op
 from samebits.lab.background import Background
 from samebits.lab.errors import LabError
-from samebits.lab.theme import CSS, TILE_COLOURS
+from samebits.lab.theme import CSS, JS, STATIC, TILE_COLOURS
 
-_STATIC = Path(__file__).parent / "static"
 REFRESH = 0.3  # seconds between two updates of the table while a sweep goes on
 STRIP = 20  # runs that a row shows as little tiles
 
@@ -31,8 +29,8 @@ class AtlasPanel(Background, anywidget.AnyWidget):
     found  the last finished Atlas, or None
     """
 
-    _esm = _STATIC / "atlas.js"
-    _css = CSS + (_STATIC / "atlas.css").read_text(encoding="utf-8")
+    _esm = JS + (STATIC / "atlas.js").read_text(encoding="utf-8")
+    _css = CSS + (STATIC / "atlas.css").read_text(encoding="utf-8")
 
     total = traitlets.Int().tag(sync=True)
     colours = traitlets.List(list(TILE_COLOURS)).tag(sync=True)

@@ -6,7 +6,6 @@ import statistics
 import threading
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -16,10 +15,9 @@ from samebits import experiments, runner
 from samebits.experiment import BadSetting, Experiment, Knob, Observation, Runs, Source
 from samebits.lab.background import Background
 from samebits.lab.errors import LabError
-from samebits.lab.theme import CSS
+from samebits.lab.theme import CSS, JS, STATIC
 from samebits.lab.tiles import wall
 
-_STATIC = Path(__file__).parent / "static"
 REFRESH = 0.15  # seconds between two updates of the wall while a run goes on
 BUDGET = 60.0
 ROWS = 12  # earlier runs that stay above the latest one
@@ -31,8 +29,8 @@ class Panel(Background, anywidget.AnyWidget):
     runs    every finished Runs, oldest first
     """
 
-    _esm = _STATIC / "panel.js"
-    _css = CSS + (_STATIC / "panel.css").read_text(encoding="utf-8")
+    _esm = JS + (STATIC / "panel.js").read_text(encoding="utf-8")
+    _css = CSS + (STATIC / "panel.css").read_text(encoding="utf-8")
 
     spec = traitlets.Dict().tag(sync=True)
     values = traitlets.Dict().tag(sync=True)

@@ -17,6 +17,8 @@ STATIC = Path(__file__).parent / "static"
 # For the <style> element of a card without a widget, and for a widget's `_css`.
 CARD_CSS = (STATIC / "card.css").read_text(encoding="utf-8")
 CSS = CARD_CSS + (STATIC / "widgets.css").read_text(encoding="utf-8")
+# For a widget's `_esm`: what goes in front of its own script.
+JS = (STATIC / "widgets.js").read_text(encoding="utf-8")
 
 # Okabe–Ito, with grey for its black, which would vanish in a dark theme.
 TILE_COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB")

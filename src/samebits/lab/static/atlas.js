@@ -1,36 +1,12 @@
 // The op atlas. The kernel measures and owns every row (atlas.py); this file draws the table, and filters it
 // here, where no kernel is needed. Native controls throughout, so keyboard and screen readers work.
 
-const PATIENCE_MS = 1500;
 const BADGES = {
   agrees: ["agrees", "sb-good"],
   wrong: ["wrong", "sb-bad"],
   missing: ["missing", "sb-bad"],
   "cannot be read": ["cannot be read", "sb-warn"],
 };
-
-function element(name, attributes = {}, ...children) {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "text") node.textContent = value;
-    else if (value !== false && value !== null) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
-
-// JupyterLab's single-letter shortcuts would fire while a control has the focus ("d d" deletes the cell).
-function control(name, attributes, ...children) {
-  return element(name, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
-}
-
-// Calls `act` when the kernel that this widget belongs to is gone; where there is no session to ask, never.
-function whenKernelGoes(model, act) {
-  const changed = model.widget_manager?.context?.sessionContext?.statusChanged;
-  changed?.connect((_, status) => {
-    if (["restarting", "autorestarting", "terminating", "dead"].includes(status)) act();
-  });
-}
 
 // The first runs as little tiles; the count beside them says the same in words.
 function drawStrip(numbers, colours) {

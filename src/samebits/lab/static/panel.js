@@ -1,23 +1,6 @@
 // The panel of one experiment. All state lives in the kernel (panel.py); this file only draws it and sends
 // what the learner does. Native controls throughout, so keyboard and screen readers work by themselves.
 
-const PATIENCE_MS = 1500;
-
-function element(name, attributes = {}, ...children) {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "text") node.textContent = value;
-    else if (value !== false && value !== null) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
-
-// JupyterLab's single-letter shortcuts would fire while a control has the focus ("d d" deletes the cell).
-function control(name, attributes, ...children) {
-  return element(name, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
-}
-
 function brief(count) {
   return count < 10000 ? String(count) : `${Math.floor(count / 1000)}k`;
 }
@@ -84,15 +67,6 @@ function drawKnob(knob, id, model, send) {
   const label = element("label", { for: id, text: knob.label });
   if (knob.fresh) label.append(element("span", { class: "sb-fresh", text: "fresh process" }));
   return { node: element("div", { class: "sb-knob" }, label, input, help), read, show, name: knob.name };
-}
-
-// Calls `act` when the kernel that this widget belongs to is gone. JupyterLab's widget manager knows its
-// session; where there is none to ask (VS Code, Colab), nothing is called.
-function whenKernelGoes(model, act) {
-  const changed = model.widget_manager?.context?.sessionContext?.statusChanged;
-  changed?.connect((_, status) => {
-    if (["restarting", "autorestarting", "terminating", "dead"].includes(status)) act();
-  });
 }
 
 function render({ model, el }) {
