@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from samebits import lab
-from samebits.lab.check import AnswerFailed, Exercise, call, exercises, untouched
+from samebits.lab.check import AnswerFailed, Exercise, call, exercises, judged_in_worker, untouched
 from samebits.lab.errors import LabError
 from samebits.lab.progress import store
 
@@ -309,3 +309,23 @@ def test_the_exercises_of_the_course_are_well_formed():
     assert found, "the course has exercises"
     assert len({exercise.id for exercise in found}) == len(found)
     assert all(exercise.points > 0 and exercise.title for exercise in found)
+
+
+def test_code_in_a_worker_that_never_ends_is_stopped_with_a_sentence():
+    with pytest.raises(
+        AnswerFailed, match="The kernel was stopped, since it had not ended after 2 seconds. Look"
+    ):
+        judged_in_worker(
+            "samebits.checks:in_new_process",
+            {"program": "while True: pass"},
+            seconds=2,
+            what="The kernel",
+            if_stopped="Look for a loop.",
+        )
+
+
+def test_code_in_a_worker_that_cannot_be_judged_says_why():
+    with pytest.raises(
+        AnswerFailed, match="Your code could not be judged. The run stopped with AttributeError"
+    ):
+        judged_in_worker("operator:nothing", {}, seconds=30)
