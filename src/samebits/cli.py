@@ -7,7 +7,9 @@ import dataclasses
 import itertools
 import json
 import os
+import runpy
 import sys
+import traceback
 from pathlib import Path
 
 from samebits.experiment import BadSetting, Experiment, Observation, Runs, nearest
@@ -106,9 +108,56 @@ def _parser() -> argparse.ArgumentParser:
     recipe.add_argument("--json", action="store_true", help="print everything as JSON")
     recipe.set_defaults(command=_recipe)
 
+    trace = commands.add_parser(
+        "trace", help="run a PyTorch program and write what its ops read and gave to a file"
+    )
+    trace.add_argument("--out", type=_writable, required=True, metavar="FILE")
+    _flag_and_program(trace)
+    trace.set_defaults(command=_trace)
+
+    compare = commands.add_parser("compare", help="the first op in which two traces differ")
+    compare.add_argument("traces", nargs=2, metavar="FILE")
+    compare.add_argument("--json", action="store_true", help="print everything as JSON")
+    compare.set_defaults(command=_compare)
+
+    diverge = commands.add_parser(
+        "diverge", help="run a PyTorch program in fresh processes until two runs part, and say at which op"
+    )
+    diverge.add_argument("--runs", type=int, default=5, metavar="N", help="at most this many (default 5)")
+    diverge.add_argument(
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="start no run after this time (default 120)",
+    )
+    diverge.add_argument(
+        "--second",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variables of all runs but the first, to compare two settings",
+    )
+    diverge.add_argument("--keep", metavar="FOLDER", help="keep the trace files there")
+    diverge.add_argument("--no-fix", action="store_true", help="don't try the deterministic flag")
+    diverge.add_argument("--json", action="store_true", help="print everything as JSON")
+    _flag_and_program(diverge)
+    diverge.set_defaults(command=_diverge)
+
     doctor = commands.add_parser("doctor", help="what this machine can show")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _flag_and_program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="turn the deterministic flag on before the program begins",
+    )
+    parser.add_argument("program", metavar="PROGRAM.py")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the program's own")
 
 
 def _writable(word: str) -> Path:
@@ -337,6 +386,85 @@ def _recipe(options: argparse.Namespace) -> int:
     found = recipe(options.framework)
     print(json.dumps(found.to_json(), indent=1) if options.json else found)
     return 0
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from samebits.trace import recording
+
+    program = Path(options.program)
+    if not program.is_file():
+        raise BadSetting(f"There is no program {program}. Give the path of a Python file.")
+    if options.deterministic:
+        import torch
+
+        torch.use_deterministic_algorithms(True)
+    # As Python itself starts a program.
+    sys.argv = [options.program, *options.arguments]
+    sys.path.insert(0, str(program.resolve().parent))
+    try:
+        with recording(options.out):
+            runpy.run_path(options.program, run_name="__main__")
+    except SystemExit as end:
+        return _exit_code(end)
+    except Exception as error:  # the program's own: shown as if we weren't there
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename != options.program:
+            own = own.tb_next
+        traceback.print_exception(type(error), error, own or error.__traceback__)
+        return 1
+    return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As Python takes sys.exit's argument: None is success, a number is the code, anything else is printed."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from samebits import trace
+
+    try:
+        found = trace.compare(*options.traces)
+    except trace.Unreadable as error:
+        raise BadSetting(str(error)) from error
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    return 0 if found.kind == "none" else 1
+
+
+def _diverge(options: argparse.Namespace) -> int:
+    from samebits import diverge
+
+    second = {}
+    for word in options.second:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise BadSetting(f"--second needs NAME=VALUE, not {word!r}.")
+        second[name] = value
+
+    def say(run: int, flag: bool) -> None:
+        if sys.stderr and sys.stderr.isatty() and not options.json:
+            print(f"run {run + 1}{' with the flag' if flag else ''} …", file=sys.stderr, flush=True)
+
+    try:
+        found = diverge.diverge(
+            options.program,
+            options.arguments,
+            runs=options.runs,
+            budget=options.budget,
+            second=second,
+            flag=options.deterministic,
+            try_flag=not options.no_fix,
+            keep=options.keep,
+            on_run=say,
+        )
+    except diverge.ProgramFailed as error:
+        print(error, error.output, sep="\n" if error.output else "", file=sys.stderr)
+        return 2
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    return 0 if found.divergence.kind == "none" else 1
 
 
 def _doctor(options: argparse.Namespace) -> int:
