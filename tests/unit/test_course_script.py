@@ -480,6 +480,13 @@ def test_without_the_venv_module(course, monkeypatch):
         ("NameResolutionError(... Temporary failure in name resolution)", "index cannot be reached"),
         ("SSLError(SSLCertVerificationError(1, ...))", "index cannot be reached"),
         (
+            # all that pip says where an index answers with an error, or a café's page answers in its stead
+            "ERROR: Could not find a version that satisfies the requirement setuptools>=77 (from versions: none)\n"
+            "ERROR: No matching distribution found for setuptools>=77",
+            "index cannot be reached",
+        ),
+        ("ERROR: No matching distribution found for numpy==2.4.0\n", "index cannot be reached"),
+        (
             "ERROR: No matching distribution found for torch==2.13.0",
             "There is no torch==2.13.0 for this machine",
         ),

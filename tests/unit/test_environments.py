@@ -86,6 +86,22 @@ def test_the_tested_set_holds_everything_that_is_installed_for_the_course():
     assert missing - of_cuda == set()
 
 
+def test_the_tested_set_serves_the_oldest_python_that_the_package_accepts():
+    """Debian 12 has Python 3.11.2: one pin that wants 3.11.5, and the first command fails there."""
+    [accepted] = SpecifierSet(PROJECT["requires-python"])
+    oldest = f"{accepted.version}.0"
+    looked_at, too_new = 0, []
+    for name in pins():
+        try:
+            needs = importlib.metadata.metadata(name)["Requires-Python"]
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform, or TensorFlow's
+        looked_at += 1
+        if oldest not in SpecifierSet(needs or ""):
+            too_new.append(f"{name} needs Python {needs}")
+    assert looked_at > 100 and not too_new
+
+
 def test_pytorch_is_the_one_that_the_course_names():
     assert pins()["torch"] == Version("2.13.0")
 
