@@ -133,11 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     diverge.add_argument(
         "--second",
-        nargs="+",
-        action="extend",
+        action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="environment variables of all runs but the first, to compare two settings",
+        help="an environment variable of all runs but the first, to compare two settings; may be repeated",
     )
     diverge.add_argument("--keep", metavar="FOLDER", help="keep the trace files there")
     diverge.add_argument("--no-fix", action="store_true", help="don't try the deterministic flag")
@@ -193,9 +192,10 @@ def settings_from(words: list[str], experiment: Experiment) -> dict:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            raise BadSetting(
-                f"--set needs knob=value, not {word!r}. {nearest(name, [k.name for k in experiment.knobs])}"
-            )
+            names = [knob.name for knob in experiment.knobs]
+            such_as = f", such as {name}={experiment.knob(name).default}" if name in names else ""
+            hint = "" if name in names else f" {nearest(name, names)}"
+            raise BadSetting(f"--set needs knob=value{such_as}, not {word!r}.{hint}")
         asked[name] = value
     return experiment.settings(**asked)
 
@@ -389,7 +389,7 @@ def _recipe(options: argparse.Namespace) -> int:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    from samebits.trace import recording
+    from samebits.trace import Unwritable, recording
 
     program = Path(options.program)
     if not program.is_file():
@@ -400,19 +400,55 @@ def _trace(options: argparse.Namespace) -> int:
         torch.use_deterministic_algorithms(True)
     # As Python itself starts a program.
     sys.argv = [options.program, *options.arguments]
-    sys.path.insert(0, str(program.resolve().parent))
+    if not sys.flags.safe_path:
+        sys.path[0] = str(program.resolve().parent)
     try:
         with recording(options.out):
             runpy.run_path(options.program, run_name="__main__")
     except SystemExit as end:
         return _exit_code(end)
+    except Unwritable as error:
+        print(error, file=sys.stderr)
+        return 1
     except Exception as error:  # the program's own: shown as if we weren't there
-        own = error.__traceback__
-        while own is not None and own.tb_frame.f_code.co_filename != options.program:
-            own = own.tb_next
-        traceback.print_exception(type(error), error, own or error.__traceback__)
+        print(_own_traceback(error), end="", file=sys.stderr)
         return 1
     return 0
+
+
+def _own_traceback(error: BaseException) -> str:
+    """Without the frames that run a program, those that record its ops, and PyTorch's around these."""
+    import torch
+
+    from samebits import trace
+
+    library = os.path.dirname(torch.__file__)
+    wrappers = tuple(
+        os.path.join(library, *path) for path in (("_compile.py",), ("_dynamo", "eval_frame.py"))
+    )
+
+    def own(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+        kept: list[traceback.FrameSummary] = []
+        recording = False
+        for frame in stack:
+            if frame.filename == trace.__file__:
+                recording = True
+                while kept and kept[-1].filename in wrappers:
+                    kept.pop()
+            elif not recording or not frame.filename.startswith(library):
+                recording = False
+                if frame.filename not in (__file__, runpy.__file__, "<frozen runpy>"):
+                    kept.append(frame)
+        return kept
+
+    shown = traceback.TracebackException.from_exception(error)
+    rest = [shown]
+    while rest:
+        one = rest.pop()
+        one.stack = traceback.StackSummary.from_list(own(one.stack))
+        rest += [chained for chained in (one.__cause__, one.__context__) if chained]
+        rest += getattr(one, "exceptions", None) or []
+    return "".join(shown.format())
 
 
 def _exit_code(end: SystemExit) -> int:

@@ -9,20 +9,23 @@ in processes of its own, and what came of it is reported as evidence, not as a p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import samebits
 from samebits import variability
-from samebits.trace import Divergence, Trace, compare
+from samebits.trace import Divergence, Trace, Unreadable, compare
 
 RUNS = 5
 BUDGET = 120.0
@@ -44,10 +47,17 @@ REMEDIES = {
     "differs between runs.",
     "random": "Seed the generator before the first number is drawn (torch.manual_seed), and look at what drew from it "
     "in one run only; code that is run twice in one process must be seeded each time.",
-    "result": "If both runs had the same settings, this op races or chose another algorithm: "
-    "torch.use_deterministic_algorithms(True), or another op.",
+    "result": "This op races, or chose another algorithm in one run: torch.use_deterministic_algorithms(True) before "
+    "the first op, or another op that computes the same.",
     "none": "What was not seen is not excluded: more runs, another load of the machine, another machine.",
 }
+
+
+# Where the runs were made under different settings, it is these that part them.
+_REMEDY_FOR_SETTINGS = (
+    "The runs had different settings, and this op computes in another order under each, which is no race: give both "
+    "the same settings, or use an op whose order doesn't depend on them."
+)
 
 
 class ProgramFailed(RuntimeError):
@@ -68,13 +78,18 @@ class Arm:
     flag     whether torch.use_deterministic_algorithms(True) was called before the program began
     verdict  on the fingerprints of whole traces, one for each run, each in a process of its own
     seconds  of each run, with the start of its process
-    refused  what PyTorch said if an op refused to run under the flag; else ""
+    refused  what was said if the program didn't run under the flag, as when PyTorch refuses an op; else ""
     """
 
     flag: bool
     verdict: variability.Verdict
     seconds: tuple[float, ...]
     refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        data = dataclasses.asdict(self)
+        data["verdict"]["sentence"] = self.verdict.sentence
+        return data
 
 
 @dataclass(frozen=True)
@@ -92,30 +107,35 @@ class Hunt:
     fixed: Arm | None = None
     second: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def remedy(self) -> str:
+        """What helps against this kind of difference, one or two sentences."""
+        if self.divergence.kind == "result" and self.divergence.settings:
+            return _REMEDY_FOR_SETTINGS
+        return REMEDIES[self.divergence.kind]
+
     def __str__(self) -> str:
         lines = [str(self.divergence), ""]
         lines.append(f"Runs: {self.plain.verdict.sentence}")
-        lines.append(REMEDIES[self.divergence.kind])
+        lines.append(self.remedy)
         if self.fixed is not None:
             lines.append(_tried(self.fixed))
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        data = dataclasses.asdict(dataclasses.replace(self, divergence=None))  # type: ignore[arg-type]
-        for name in ("plain", "fixed"):
-            if data[name]:
-                data[name]["verdict"] = getattr(self, name).verdict.to_json()
-        return data | {
+        return {
             "divergence": self.divergence.to_json(),
+            "plain": self.plain.to_json(),
+            "fixed": self.fixed.to_json() if self.fixed else None,
             "second": dict(self.second),
-            "remedy": REMEDIES[self.divergence.kind],
+            "remedy": self.remedy,
         }
 
 
 def _tried(arm: Arm) -> str:
     what = "Tried: torch.use_deterministic_algorithms(True) before the program begins. "
     if arm.refused:
-        return what + f"PyTorch refused an op: {arm.refused}"
+        return what + f"The program doesn't run with it: {arm.refused}"
     verdict = arm.verdict
     if verdict.kind == "not enough evidence" and verdict.distinct == 1:
         where = f"One answer in {verdict.runs} runs, each in a process of its own"
@@ -155,14 +175,17 @@ def diverge(
     if not budget > 0:
         raise ProgramFailed(f"The budget must be more than 0 seconds, not {budget:g}.")
     ends = time.monotonic() + budget
-    with tempfile.TemporaryDirectory(prefix="samebits-") as scratch:
-        folder = Path(scratch)
-        if keep is not None:
-            folder = Path(keep)
-            try:
+    with contextlib.ExitStack() as stack:
+        try:
+            if keep is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="samebits-")))
+            else:
+                folder = Path(keep)
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ProgramFailed(f"The folder {folder} could not be made ({error.strerror}).") from error
+                (folder / "run0.trace").touch()
+        except OSError as error:
+            where = "for temporary files" if keep is None else keep
+            raise ProgramFailed(f"The folder {where} could not be written ({error.strerror}).") from error
         one = _Arm(program, arguments, folder, "run", flag, second or {}, ends, on_run)
         found = one.search(runs, until_different=True)
         fixed = None
@@ -197,24 +220,24 @@ class _Arm:
         self._on_run = on_run
         self._fingerprints: list[str] = []
         self._seconds: list[float] = []
+        self._trying = name == "flag"  # whether the runs then agree; here the program may fail
         self._refused = ""
 
     def arm(self) -> Arm:
         verdict = variability.verdict(self._fingerprints, processes=len(self._fingerprints), per_process=True)
         return Arm(self._flag, verdict, tuple(self._seconds), self._refused)
 
-    def search(self, runs: int, until_different: bool) -> Divergence | None:
+    def search(self, runs: int, until_different: bool) -> Divergence:
         reference = self._run(0)
-        found = None
+        found = Divergence("none", None, None, (), {}, (0, 0), 0, "")
         for run in range(1, runs):
             if self._refused or (run > 1 and time.monotonic() > self._ends):
                 break
             path = self._run(run)
             if self._refused:
                 break
-            compared = compare(reference, path)
-            if found is None or found.kind == "none":
-                found = compared
+            if found.kind == "none":
+                found = _readable(compare, reference, path)
             if until_different and found.kind != "none":
                 break
         return found
@@ -224,52 +247,78 @@ class _Arm:
         path = self._folder / f"{self._name}{number}.trace"
         environment = dict(os.environ)
         source = str(Path(samebits.__file__).parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
+        if source not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+            # Not the folder of all packages, which would then come before the standard library.
+            paths = [source, environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if number:
             environment |= self._second
         command = [sys.executable, "-m", "samebits", "trace", "--out", str(path)]
         command += ["--deterministic"] if self._flag else []
         command += ["--", str(self._program), *self._arguments]
-        started = time.monotonic()
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        try:
-            output, _ = process.communicate(timeout=max(self._ends - started, _GRACE))
-        except subprocess.TimeoutExpired:
-            raise ProgramFailed(
-                f"{self._program.name} was still running when the budget ended, and was stopped. "
-                "Give it less to do, or a larger budget."
-            ) from None
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-        self._seconds.append(time.monotonic() - started)
-        if process.returncode:
-            self._failed(process.returncode, output)
-            return path
-        self._fingerprints.append(_whole(path))
+        # A file: a pipe would stay open as long as the program's workers live.
+        with tempfile.TemporaryFile() as output:
+            started = time.monotonic()
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                process.wait(timeout=max(self._ends - started, _GRACE))
+            except subprocess.TimeoutExpired:
+                raise ProgramFailed(
+                    f"{self._program.name} was still running when the budget ended, and was stopped. "
+                    "Give it less to do, or a larger budget.",
+                    _last_words(output),
+                ) from None
+            finally:
+                _stop(process)
+            self._seconds.append(time.monotonic() - started)
+            if process.returncode:
+                self._failed(process.returncode, _last_words(output))
+                return path
+        self._fingerprints.append(_readable(_whole, path))
         return path
 
     def _failed(self, code: int, output: str) -> None:
-        last = "\n".join(output.strip().splitlines()[-12:])
-        refusal = next(
-            (line for line in output.splitlines() if "does not have a deterministic implementation" in line),
-            "",
-        )
-        if self._flag and refusal:
-            self._refused = refusal.removeprefix("RuntimeError: ").split(", but you set")[0] + "."
+        if self._trying:
+            lines = [line for line in output.splitlines() if line.strip()] or [f"It ended with code {code}."]
+            refusal = next((line for line in lines if "deterministic" in line), lines[-1])
+            self._refused = refusal.removeprefix("RuntimeError: ").split(", but you set")[0].rstrip(".") + "."
             return
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise ProgramFailed(f"{self._program.name} {how}. What it printed last:", last)
+        ending = ". What it printed last:" if output else ", and had printed nothing."
+        raise ProgramFailed(f"{self._program.name} {how}{ending}", output)
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """With its workers, which would go on without it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, ProcessLookupError, PermissionError):  # Windows has no groups; nobody is left
+        if process.poll() is None:
+            process.kill()
+    process.wait()
+
+
+def _last_words(output: IO[bytes]) -> str:
+    """The last lines of what a program printed, which may be gigabytes, and no text."""
+    end = output.seek(0, os.SEEK_END)
+    output.seek(max(end - 10_000, 0))
+    text = output.read().decode(errors="replace")
+    return "\n".join(text.strip().splitlines()[-12:])
+
+
+def _readable(read: Callable, *paths: Path) -> Any:
+    """What `read` makes of traces, which a program may have spoilt, as by removing them."""
+    try:
+        return read(*paths)
+    except Unreadable as error:
+        raise ProgramFailed(str(error)) from error
 
 
 def _whole(path: Path) -> str:
@@ -280,5 +329,5 @@ def _whole(path: Path) -> str:
     for op in Trace(path):
         for tensor in (*op.inputs, *op.results):
             digest.update(f"{tensor.name} {tensor.what} {tensor.fingerprint}\n".encode())
-        digest.update(f"{op.name} {op.arguments} {op.generator}\n".encode())
+        digest.update(f"{op.name} {op.arguments}\n".encode())
     return f"sha256:{digest.hexdigest()}"

@@ -10,8 +10,9 @@ state of the random generator is a missing seed; other inputs, though every op b
 PyTorch; another op is Python's decision.
 
 A file is lines of JSON: a header, then one line for each op in the order in which they ran, then an end. It holds
-fingerprints, no values. What never passes PyTorch's dispatcher is not in it: compiled code, another library's
-kernels, other threads of Python and other processes. What those change shows at the op that reads it next.
+fingerprints, no values. What never passes PyTorch's dispatcher is not in it: another library's kernels, other threads
+of Python and other processes. What those change shows at the op that reads it next. And while a recording is under
+way, PyTorch runs the ops of a function made by torch.compile one by one: its compiled code is not what is recorded.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import itertools
 import json
 import linecache
 import os
 import platform
+import re
 import sys
 import sysconfig
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,12 +64,44 @@ _WITHOUT_CONTENTS = frozenset(
     "aten::empty aten::empty_like aten::empty_permuted aten::empty_strided aten::new_empty "
     "aten::new_empty_strided".split()
 )
+# These compute nothing: what set_ points to came from elsewhere, as from a loader's worker or from a file.
+_NO_WORK = frozenset(("aten::detach", "aten::set_"))
+# Scratch memory for the backward pass, given as a result and not filled whole: it differs from run to run and means
+# nothing. Backward ops read it under one of these names.
+_SCRATCH = {
+    "aten::mkldnn_rnn_layer": ("[3]",),
+    "aten::_cudnn_rnn": ("[3]",),
+    "aten::miopen_rnn": ("[3]",),
+    "aten::cudnn_batch_norm": ("[3]",),
+    "aten::_batch_norm_with_update": ("[3]",),
+    # The state of a generator that isn't drawn from without dropout; where it is, its state was recorded before.
+    "aten::_scaled_dot_product_flash_attention": ("[6]", "[7]"),
+    "aten::_scaled_dot_product_cudnn_attention": ("[6]", "[7]"),
+    "aten::_scaled_dot_product_efficient_attention": ("[2]", "[3]"),
+    "aten::_flash_attention_forward": ("[2]", "[3]"),
+    "aten::_efficient_attention_forward": ("[2]", "[3]"),
+}
+_SCRATCH_NAMES = frozenset(
+    "workspace reserve reserveSpace reservedSpace philox_seed philox_offset rng_state unused".split()
+)
 _WAITING = 1000  # ops whose fingerprints may stay on a GPU before they are read in one transfer
 _LINES_KEPT = 200_000  # forward ops whose line is remembered for the backward pass
+_AHEAD = 5000  # ops of either run among which a place is looked for where two runs meet again
+_ENOUGH = 20  # ops in a row that must be the same for that
 
 
 class Unreadable(ValueError):
     """A trace file that cannot be read; the message is one sentence for a person."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class Unwritable(OSError):
+    """A trace file that cannot be written; the message is one sentence for a person."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 # --- What a file holds ------------------------------------------------------------------------------------
@@ -147,24 +184,55 @@ class Op:
         data = dataclasses.asdict(self)
         for tensors in ("inputs", "results"):
             data[tensors] = [{k: v for k, v in t.items() if v not in ("", None)} for t in data[tensors]]
-        return {k: v for k, v in data.items() if v not in ("", ()) or k in ("number", "name")}
+        return {k: v for k, v in data.items() if v not in ("", (), []) or k in ("number", "name")}
+
+
+_OP_TYPES = {
+    "number": int,
+    "name": str,
+    "line": str,
+    "forward": str,
+    "module": str,
+    "phase": str,
+    "step": int,
+    "inputs": list,
+    "arguments": str,
+    "generator": str,
+    "results": list,
+}
+_OP_BLANK = {key: kind() for key, kind in _OP_TYPES.items() if key not in ("number", "name")} | {
+    "phase": "forward"
+}
+_TENSOR_TYPES = {
+    "name": str,
+    "what": str,
+    "fingerprint": str,
+    "origin": (int, type(None)),
+    "part": str,
+    "kind": str,
+    "memory": str,
+}
+_TENSOR_BLANK = {key: "" for key in _TENSOR_TYPES} | {"origin": None}
+_END_TYPES = {"end": str, "ops": int, "seconds": (int, float), "unread": int}
 
 
 def _op(data: Mapping[str, Any]) -> Op:
-    blank = {
-        "line": "",
-        "forward": "",
-        "module": "",
-        "phase": "forward",
-        "step": 0,
-        "arguments": "",
-        "generator": "",
-    }
+    """Raises TypeError or KeyError for anything that to_json doesn't make."""
+    data = _checked(_OP_BLANK | data, _OP_TYPES)
     tensors = {
-        key: tuple(Tensor(**({"name": "", "what": "", "fingerprint": ""} | t)) for t in data.get(key, ()))
+        key: tuple(Tensor(**_checked(_TENSOR_BLANK | tensor, _TENSOR_TYPES)) for tensor in data[key])
         for key in ("inputs", "results")
     }
-    return Op(**(blank | dict(data) | tensors))
+    return Op(**(data | tensors))
+
+
+def _checked(data: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    if len(data) != len(types):
+        raise KeyError
+    for key, kind in types.items():
+        if not isinstance(data[key], kind):
+            raise TypeError(key)
+    return data
 
 
 # --- Recording --------------------------------------------------------------------------------------------
@@ -176,18 +244,21 @@ def recording(path: str | os.PathLike, command: str = "") -> Iterator[None]:
 
     Ops of this thread and of its backward passes are seen, on any device. Numbers and shapes are written as they
     are; tensors as fingerprints (xxh3 of their bytes on a CPU; on a GPU mix64, which stays there until a thousand
-    ops have run). Random generators are read, never drawn from. Raises OSError if the file cannot be written, and
-    RuntimeError inside another recording.
+    ops have run). Random generators are read, never drawn from. Raises Unwritable if the file cannot be written, as
+    when the disk is full, and RuntimeError inside another recording.
     """
     import torch
+    from torch.nn.modules import module
     from torch.optim import optimizer
-    from torch.utils.module_tracker import ModuleTracker
 
     if _RECORDING.locked():
         raise RuntimeError("A recording is under way already; end it before you begin another.")
     with _RECORDING, contextlib.ExitStack() as stack:
-        file = stack.enter_context(open(path, "wb", buffering=0))
-        writer = _Writer(file, ModuleTracker())
+        try:
+            file = stack.enter_context(open(path, "wb", buffering=0))
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        writer = _Writer(file)
         writer.begin(
             Header(
                 command=command or " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -201,10 +272,11 @@ def recording(path: str | os.PathLike, command: str = "") -> Iterator[None]:
         hooks = (
             optimizer.register_optimizer_step_pre_hook(writer.optimizer_begins),
             optimizer.register_optimizer_step_post_hook(writer.optimizer_ends),
+            module.register_module_forward_pre_hook(writer.modules.entered),
+            module.register_module_forward_hook(writer.modules.left, always_call=True),
         )
         for hook in hooks:
             stack.callback(hook.remove)
-        stack.enter_context(writer.modules)
         ended = "complete"
         try:
             with _mode(writer):
@@ -217,6 +289,10 @@ def recording(path: str | os.PathLike, command: str = "") -> Iterator[None]:
 
 
 _RECORDING = threading.Lock()
+
+
+def _unwritable(path: Any, error: OSError) -> Unwritable:
+    return Unwritable(f"The trace {path} could not be written ({error.strerror}).")
 
 
 def _mode(writer: _Writer) -> contextlib.AbstractContextManager:
@@ -248,6 +324,7 @@ class _About:
     names: tuple[str, ...]
     written: frozenset[str]
     unread: frozenset[str]
+    scratch: tuple[str, ...]
 
 
 @dataclass
@@ -261,18 +338,53 @@ class _Before:
     generator: str
 
 
+class _Modules:
+    """Which torch.nn.Module is at work in this thread, by its path from the outermost one.
+
+    torch.utils.module_tracker knows it in the backward pass too, but for that it hangs hooks on the program's tensors.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._at_work: list[tuple[Any, str]] = []
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    @property
+    def innermost(self) -> str:
+        return self._at_work[-1][1] if self._at_work else ""
+
+    def entered(self, module: Any, *_: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        name = self._names.get(module)
+        if name is None:
+            name = type(module).__name__
+            if self._at_work:
+                outer, path = self._at_work[-1]
+                inside = next((inner for inner, part in outer.named_modules() if part is module), "")
+                name = f"{path}.{inside or name}"
+            self._names[module] = name
+        self._at_work.append((module, name))
+
+    def left(self, module: Any, *_: Any) -> None:
+        if threading.get_ident() == self._thread and self._at_work and self._at_work[-1][0] is module:
+            self._at_work.pop()
+
+
 class _Writer:
     """Makes the lines of one file."""
 
-    def __init__(self, file: Any, modules: Any):
+    def __init__(self, file: Any):
         self.process = os.getpid()
-        self.modules = modules
+        self.modules = _Modules()
+        self._thread = threading.get_ident()
         self._file = file
-        self._lock = threading.Lock()  # a backward pass on several GPUs has a thread for each
+        self._failed = False
+        self._lock = threading.RLock()  # a backward pass on GPUs has a thread for each
         self._abouts: dict[Any, _About] = {}
         self._lines: dict[tuple[str, int], str] = {}
         self._ours: dict[Any, bool] = {}
-        self._forward: dict[int, str] = {}
+        self._forward: dict[int, tuple[str, str]] = {}  # of an autograd node: line and module of its op
         self._memory = _Memory()
         self._waiting: list[dict] = []
         self._on_device: list[tuple[dict, torch.Tensor]] = []
@@ -288,20 +400,51 @@ class _Writer:
         self._write({"samebits": "trace", "format": FORMAT, **dataclasses.asdict(header)})
 
     def end(self, how: str) -> None:
+        # A child that was forked inside the recording comes here too, and has the file open.
+        if self._failed or os.getpid() != self.process:
+            return
         self._flush()
         seconds = round(time.monotonic() - self._began, 3)
         self._write({"end": how, "ops": self._number, "seconds": seconds, "unread": self._unread})
 
     def _write(self, *lines: dict) -> None:
-        self._file.write(b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines))
+        # A name of a file that is no text must not end the program.
+        text = b"".join(
+            json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n" for line in lines
+        )
+        rest = memoryview(text)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._failed = True
+            raise _unwritable(self._file.name, error) from error
 
     def _flush(self) -> None:
-        read = read_device_fingerprints([value for _, value in self._on_device])
-        for (tensor, _), text in zip(self._on_device, read, strict=True):
-            tensor["fingerprint"] = text
+        for (tensor, _), text in zip(self._on_device, self._read_devices(), strict=True):
+            if text:
+                tensor["fingerprint"] = text
         self._on_device.clear()
-        self._write(*self._waiting)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        self._write(*waiting)
+
+    def _read_devices(self) -> list[str]:
+        """The waiting fingerprints, in one transfer from each device; "" for what a device can't give."""
+        import torch
+
+        texts = [""] * len(self._on_device)
+        for device in {value.device for _, value in self._on_device}:
+            places = [i for i, (_, value) in enumerate(self._on_device) if value.device == device]
+            try:
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)  # they were made on the streams of the program
+                read = read_device_fingerprints([self._on_device[i][1] for i in places])
+            except Exception:
+                self._unread += len(places)
+                continue
+            for i, text in zip(places, read, strict=True):
+                texts[i] = text
+        return texts
 
     # Steps of an optimizer
 
@@ -323,41 +466,44 @@ class _Writer:
         """Read at once, since the op may write over its inputs."""
         import torch
 
-        node = torch._C._current_autograd_node()
-        line = self._line()
-        forward = ""
-        sequence = torch.autograd._get_sequence_nr()
-        if node is not None:
+        with self._lock:
+            line, module, forward = self._line(), self.modules.innermost, ""
+            node = _autograd_node()
+            known = self._forward.get(node._sequence_nr()) if node is not None else None
+            if known:
+                forward, module = known
             # An op and the node of its gradient carry the same number, in the thread that ran the op.
-            forward = self._forward.get(node._sequence_nr(), "")
-        elif sequence:
-            self._forward.setdefault(sequence - 1, line)
-            if len(self._forward) > _LINES_KEPT:
-                for old in list(itertools.islice(self._forward, _LINES_KEPT // 2)):
-                    del self._forward[old]
-        inputs, plain, generator = [], [], None
-        for name, value in _named(about, args, kwargs):
-            if isinstance(value, torch.Tensor):
-                if about.without_contents or name.partition("[")[0] in about.unread:
-                    continue
-                inputs.append(self._tensor(name, value, self._memory.of(value)))
-            elif isinstance(value, torch.Generator):
-                generator = value
-            elif value is not None:
-                plain.append(f"{name}={_plain(value)}")
-        return _Before(
-            line=line,
-            forward=forward,
-            module=self._module(),
-            phase="backward" if node is not None else "optimizer" if self._stepping else "forward",
-            inputs=inputs,
-            arguments=", ".join(plain),
-            generator=_generator_state(generator, args, kwargs) if about.seeded else "",
-        )
+            sequence = _next_sequence_number() if threading.get_ident() == self._thread else 0
+            if sequence and sequence - 1 not in self._forward:
+                self._forward[sequence - 1] = (line, module)
+                if len(self._forward) > _LINES_KEPT:
+                    for old in list(itertools.islice(self._forward, _LINES_KEPT // 2)):
+                        del self._forward[old]
+            inputs, plain, generator = [], [], None
+            for name, value in _named(about, args, kwargs):
+                if isinstance(value, torch.Tensor):
+                    if about.without_contents or name.partition("[")[0] in about.unread:
+                        continue
+                    inputs.append(self._tensor(name, value, self._memory.of(value)))
+                elif isinstance(value, torch.Generator):
+                    generator = value
+                elif value is not None:
+                    plain.append(f"{name}={_plain(value)}")
+            return _Before(
+                line=line,
+                forward=forward,
+                module=module,
+                phase="backward" if node is not None else "optimizer" if self._stepping else "forward",
+                inputs=inputs,
+                arguments=", ".join(plain),
+                generator=_generator_state(generator, args, kwargs) if about.seeded else "",
+            )
 
     def after(self, about: _About, before: _Before, args: tuple, kwargs: dict, result: Any) -> None:
         import torch
 
+        if about.without_contents and isinstance(result, torch.Tensor) and not result.numel():
+            return  # what unpickling begins with, in the order in which a loader's workers come
         with self._lock:
             written = [
                 (name, value)
@@ -369,9 +515,11 @@ class _Writer:
             results = []
             for name, value in written + given:
                 if isinstance(value, torch.Tensor):
+                    if name in about.scratch:
+                        continue
                     if about.without_contents:
                         self._memory.made_empty(value, self._number)
-                        results.append({"name": name, "what": _what(value)})
+                        results.append(self._tensor(name, value, None, contents=False))
                     else:
                         self._memory.wrote(value, self._number)
                         results.append(self._tensor(name, value, None))
@@ -395,29 +543,39 @@ class _Writer:
             if len(self._waiting) >= _WAITING:
                 self._flush()
 
-    def _tensor(self, name: str, value: torch.Tensor, memory: _Origin | None) -> dict:
+    def _tensor(
+        self, name: str, value: torch.Tensor, memory: _Origin | None, contents: bool = True
+    ) -> dict[str, Any]:
+        """Only what says something; without its fingerprint if it has no contents."""
         import torch
 
-        found: dict[str, Any] = {"name": name, "what": _what(value), "part": _part(value)}
+        found: dict[str, Any] = {"name": name, "what": str(value.dtype).removeprefix("torch.")}
+        try:
+            found["what"] = _what(value)
+            if part := _part(value):
+                found["part"] = part
+            if contents:
+                self._fingerprint(value, found)
+        except Exception:
+            # A nested tensor, or another package's subclass: its reader must not end the program.
+            self._unread += 1
         if memory is not None:
-            found |= {"origin": memory.op, "memory": memory.state}
+            found["origin"] = memory.op
+            if memory.state:
+                found["memory"] = memory.state
         elif isinstance(value, torch.nn.Parameter):
             found["kind"] = "parameter"
-        found = {k: v for k, v in found.items() if v not in ("", None)}
-        try:
-            compact = _compact(value)
-            if compact.device.type == "cpu":
-                found["fingerprint"] = fingerprint(compact, "xxh3")
-            else:
-                self._on_device.append((found, device_fingerprint(compact)))
-        except Exception:
-            # Sparse, quantized, without contents, another package's subclass: its reader must not end the program.
-            self._unread += 1
         return found
 
-    def _module(self) -> str:
-        names = [name for name in self.modules.parents if name != "Global"]
-        return max(names, key=len, default="")  # the innermost path is the longest
+    def _fingerprint(self, value: torch.Tensor, found: dict[str, Any]) -> None:
+        parts = _parts(value)
+        whole = parts[0] if len(parts) == 1 else parts
+        if _is_at_hand(value):
+            found["fingerprint"] = fingerprint(whole, "xxh3")
+        elif value.device.type == "meta" or _captured():
+            self._unread += 1
+        else:
+            self._on_device.append((found, device_fingerprint(whole)))
 
     def _line(self) -> str:
         """The innermost line of the program itself, "" where there is none, as in a backward pass on a GPU."""
@@ -434,7 +592,7 @@ class _Writer:
             return ""
         place = (frame.f_code.co_filename, frame.f_lineno)
         if place not in self._lines:
-            short = f"{Path(place[0]).name}:{place[1]}"
+            short = f"{_called(place[0])}:{place[1]}"
             self._lines[place] = short
             self._waiting.append({"line": short, "text": linecache.getline(*place).strip()})
         return self._lines[place]
@@ -497,12 +655,14 @@ def _about(function: Any) -> _About:
     view = aliases and not written and base != "aten::lift_fresh"
     return _About(
         name=str(function),
-        skipped=view or base.partition("::")[0] in ("profiler", "prim") or base == "aten::detach",
+        skipped=view or base.partition("::")[0] in ("profiler", "prim") or base in _NO_WORK,
         seeded=torch.Tag.nondeterministic_seeded in function.tags,
         without_contents=base in _WITHOUT_CONTENTS,
         names=tuple(a.name for a in arguments),
         written=frozenset(written),
-        unread=frozenset(written if base in _WRITE_ONLY else {a.name for a in arguments if a.is_out}),
+        unread=frozenset(written if base in _WRITE_ONLY else {a.name for a in arguments if a.is_out})
+        | (_SCRATCH_NAMES if "backward" in base else frozenset()),
+        scratch=_SCRATCH.get(base, ()),
     )
 
 
@@ -536,18 +696,66 @@ def _plain(value: Any) -> str:
 
 
 def _what(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return f"{str(tensor.dtype).removeprefix('torch.')}{_numbers(tensor.shape)}"
 
 
 def _part(tensor: torch.Tensor) -> str:
     if _storage(tensor) is None or (tensor.storage_offset() == 0 and tensor.is_contiguous()):
         return ""
-    return f"from {tensor.storage_offset()} by {list(tensor.stride())}"
+    return f"from {tensor.storage_offset()} by {_numbers(tensor.stride())}"
+
+
+def _numbers(sizes: Any) -> str:
+    """Without the names that PyTorch makes up for lengths which differ within a nested tensor: j1, j2, …"""
+    text = str(list(sizes))
+    return re.sub(r"\bj\d+", "?", text) if "j" in text else text
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What holds a tensor's values: itself, or what a sparse or quantized one is made of."""
+    import torch
+
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    return [_compact(tensor)]
+
+
+def _is_at_hand(tensor: torch.Tensor) -> bool:
+    """Whether reading it makes no device wait."""
+    return tensor.device.type == "cpu"
+
+
+def _autograd_node() -> Any:
+    """The node of the backward pass that is at work in this thread; None in a forward pass."""
+    import torch
+
+    return torch._C._current_autograd_node()
+
+
+def _next_sequence_number() -> int:
+    """Of the autograd nodes that this thread makes; 0 where PyTorch doesn't tell."""
+    import torch
+
+    tell = getattr(torch.autograd, "_get_sequence_nr", None)
+    return tell() if tell else 0
+
+
+def _captured() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing of ours may run."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _compact(tensor: torch.Tensor) -> torch.Tensor:
     """Without the repeats of an expanded tensor, which would be copied out."""
-    if tensor.numel() and _storage(tensor) is not None:
+    if 0 in tensor.stride() and tensor.numel():
         for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             if stride == 0 and size > 1:
                 tensor = tensor.narrow(dimension, 0, 1)
@@ -562,38 +770,61 @@ def _storage(tensor: torch.Tensor) -> Any:
 
 
 def _generator_state(generator: Any, args: tuple, kwargs: dict) -> str:
-    """Of the generator that was given, else of the default one of the op's device."""
+    """Of the generator that was given, else of the default one of the op's device; "" where it can't be read."""
     import torch
 
     if generator is None:
-        devices = [
+        devices = (
             value.device
             for _, value in _leaves("", [*args, *kwargs.values()])
             if isinstance(value, torch.Tensor)
-        ]
-        device = torch.device(kwargs.get("device") or (devices[0] if devices else "cpu"))
+        )
+        device = torch.device(kwargs.get("device") or next(devices, "cpu"))
         if device.type == "cuda":
             index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
-        else:
+        elif device.type == "cpu":
             generator = torch.default_generator
-    return fingerprint(generator.get_state(), "xxh3")
+        else:
+            return ""
+    try:
+        return fingerprint(generator.get_state(), "xxh3")
+    except RuntimeError:  # of a GPU, while a CUDA graph is captured
+        return ""
+
+
+def _called(file: str) -> str:
+    """What a person calls a source file: its name, or of a cell of a notebook, which IPython keeps in a file whose
+    name is a number, "In[7]"."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    tell = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    named = tell(file) if tell else None
+    return named[1] if named else Path(file).name
 
 
 def _is_program(file: str) -> bool:
     """Whether a source file is the program's own: not PyTorch's, another package's, Python's, or this one's."""
     if file.startswith("<"):
-        return not file.startswith("<frozen")
+        return file.startswith(("<ipython", "<stdin"))  # not what dataclasses and compilers make up
     path = os.path.abspath(file)
-    here = os.path.dirname(os.path.abspath(__file__))
-    if path in {os.path.join(here, name) for name in ("trace.py", "cli.py", "__main__.py")}:
-        return False
-    places = sysconfig.get_paths()
-    packages = {places[name] + os.sep for name in ("purelib", "platlib")}
-    if path.startswith(tuple(packages)):
+    # The program itself may lie anywhere, the course's cases among the packages.
+    if sys.argv and path == os.path.abspath(sys.argv[0] or "."):
+        return True
+    ours, packages, stdlib = _places()
+    if path in ours or path.startswith(packages):
         return False
     # Without a virtual environment, packages lie inside the standard library's folder, and programs may too.
-    return not path.startswith(places["stdlib"] + os.sep)
+    return not path.startswith(stdlib)
+
+
+@functools.cache
+def _places() -> tuple[frozenset[str], tuple[str, ...], str]:
+    """This package's files that run a program, the folders of packages, and that of the standard library."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    ours = frozenset(os.path.join(here, name) for name in ("trace.py", "cli.py", "__main__.py"))
+    places = sysconfig.get_paths()
+    return ours, tuple({places[name] + os.sep for name in ("purelib", "platlib")}), places["stdlib"] + os.sep
 
 
 # --- Reading ----------------------------------------------------------------------------------------------
@@ -605,6 +836,7 @@ class Trace:
     header, path  what it begins with, and where it is
     lines         text of the program's lines that were met so far, "train.py:14" → "loss.backward()"
     ended         after the last op: "complete", the name of the exception that ended the program, or "cut off"
+    unread        after the last op: how many tensors had no fingerprint, being sparse, without contents, or foreign
     Raises Unreadable, with one sentence, for a file that is none or that is damaged.
     """
 
@@ -612,6 +844,7 @@ class Trace:
         self.path = Path(path)
         self.lines: dict[str, str] = {}
         self.ended = ""
+        self.unread = 0
         try:
             first = self._object(next(self._open(), ""), 1)
         except (OSError, UnicodeDecodeError) as error:
@@ -644,17 +877,19 @@ class Trace:
                 if not text.endswith("\n"):
                     return  # the program was killed while it wrote this line
                 data = self._object(text, place)
-                if "end" in data:
-                    self.ended = str(data["end"])
-                    return
-                if "number" not in data:
-                    self.lines[str(data.get("line"))] = str(data.get("text"))
-                    continue
                 try:
+                    if "end" in data:
+                        self.unread = _checked(data, _END_TYPES)["unread"]
+                        self.ended = data["end"]
+                        return
+                    if "number" not in data:
+                        line = _checked(data, {"line": str, "text": str})
+                        self.lines[line["line"]] = line["text"]
+                        continue
                     op = _op(data)
                     if op.number != expected:
                         raise ValueError
-                except (TypeError, ValueError, AttributeError) as error:
+                except (TypeError, ValueError, KeyError) as error:
                     raise self._damaged(place) from error
                 expected += 1
                 yield op
@@ -668,13 +903,13 @@ class Trace:
     def _object(self, text: str, place: int) -> dict[str, Any]:
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            if place == 1:
-                raise Unreadable(f"{self.path} is no trace: python -m samebits trace makes one.") from error
-            raise self._damaged(place) from error
-        if not isinstance(data, dict):
-            raise self._damaged(place)
-        return data
+        except (ValueError, RecursionError):
+            data = None
+        if isinstance(data, dict):
+            return data
+        if place == 1:
+            raise Unreadable(f"{self.path} is no trace: python -m samebits trace makes one.")
+        raise self._damaged(place)
 
     def _damaged(self, place: int) -> Unreadable:
         return Unreadable(f"{self.path} is damaged in line {place}; record it again.")
@@ -716,11 +951,13 @@ class Divergence:
     settings       what of the runs' headers differs: name → (first, second)
     ops            how many ops each run had
     same           how many ops agreed before
-    pattern        one character for each op, as far as the runs call the same ops: "." all agree, "r" other results
-                   though the inputs agree, "x" other inputs
-    more           kind "flow": what one run has that the other has not, in words
+    pattern        one character for each op that both runs have, as far as they call the same ops: "." all agree,
+                   "r" other results though the inputs agree, "x" other inputs
+    more           what one run has that the other has not, in words: kind "flow", and "random" if that is what drew
+                   from the generator
     lines          text of the program's lines
     ended          how each run ended
+    unread         how many tensors of each run had no fingerprint; what differs only in these isn't seen
     """
 
     kind: str
@@ -734,6 +971,7 @@ class Divergence:
     more: str = ""
     lines: Mapping[str, str] = field(default_factory=dict)
     ended: tuple[str, str] = ("complete", "complete")
+    unread: tuple[int, int] = (0, 0)
 
     @property
     def sentence(self) -> str:
@@ -741,7 +979,10 @@ class Divergence:
         if self.kind == "none":
             return f"No difference: all {self.ops[0]} ops have the same inputs and the same results."
         op = self.first or self.second
-        return f"The runs part at op {op.number} of {self.ops[0]}: {KINDS[self.kind]}."
+        what = KINDS[self.kind]
+        if self.kind == "result" and self.settings:
+            what = "the same inputs gave another result under other settings"
+        return f"The runs part at op {op.number} of {self.ops[0]}: {what}."
 
     def __str__(self) -> str:
         return "\n".join(_report(self))
@@ -755,49 +996,146 @@ class Divergence:
 def compare(first: str | os.PathLike | Trace, second: str | os.PathLike | Trace) -> Divergence:
     """The first op in which two trace files differ, and what kind of difference it is. Raises Unreadable.
 
-    The files may come from different processes, machines and versions. Both are read once, op by op.
+    The files may come from different processes, machines and versions. Both are read once, op by op. Where one run
+    has ops that the other hasn't, it looks on after them: if what parts the runs there is the state of a random
+    generator, that is the finding, since the ops themselves changed nothing that both runs read.
     """
     one, other = (x if isinstance(x, Trace) else Trace(x) for x in (first, second))
-    ops = [iter(one), iter(other)]
+    pairs = _Pairs(one, other)
     pattern: list[str] = []
     found: tuple[str, Op | None, Op | None, tuple[str, ...]] | None = None
+    same = 0
     more = ""
-    counts = [0, 0]
-    for a, b in itertools.zip_longest(*ops):
-        if a is None or b is None or a.name != b.name:
-            rest = [[op] if op else [] for op in (a, b)]
-            for part, left in zip(rest, ops, strict=True):
-                part += left
-            counts = [len(pattern) + len(part) for part in rest]
-            if found is None:
-                found, more = ("flow", a, b, ()), _other_way(*rest)
-            break
+    met = False  # again, after ops of one run only
+    for a, b in pairs:
         difference = _difference(a, b)
-        pattern.append("." if difference is None else "r" if difference[0] == "result" else "x")
-        if difference is not None and found is None:
-            found = (difference[0], a, b, difference[1])
-    else:
-        counts = [len(pattern)] * 2
+        kind = difference[0] if difference else ""
+        if kind == "flow" and found is not None:
+            break
+        back = pairs.astray if kind not in ("", "result") and found is None else []
+        if kind == "flow" or back:
+            more = pairs.meet_again(back)
+            met = bool(more)
+            if met:
+                del pattern[len(pattern) - max(len(back) - 1, 0) :]
+            if met or kind == "flow":
+                found, same = ("flow", *pairs.apart, ()), len(pattern)
+            if met:
+                continue
+            if kind == "flow":
+                more = pairs.other_way()
+                break
+        pattern.append({"": ".", "result": "r"}.get(kind, "x"))
+        if difference is None:
+            continue
+        if found is None or (met and kind == "random"):
+            found, same = (kind, a, b, difference[1]), len(pattern) - 1
+        met = False
     kind, a, b, tensors = found or ("none", None, None, ())
-    same = next((place for place, mark in enumerate(pattern) if mark != "."), len(pattern))
+    ops = pairs.counted()
     return Divergence(
         kind=kind,
         first=a,
         second=b,
         tensors=tensors,
         settings=_settings(one.header, other.header),
-        ops=(counts[0], counts[1]),
-        same=same,
+        ops=ops,
+        same=same if found else len(pattern),
         pattern="".join(pattern),
-        more=more,
+        more=more if kind in ("flow", "random") else "",
         lines=other.lines | one.lines,
         ended=(one.ended, other.ended),
+        unread=(one.unread, other.unread),
     )
 
 
-def _difference(a: Op, b: Op) -> tuple[str, tuple[str, ...]] | None:
+class _Pairs:
+    """The ops of two runs side by side, until both have ended; None past the end of one. It can look ahead."""
+
+    def __init__(self, one: Trace, other: Trace):
+        self._lines = (one.lines, other.lines)
+        self._ops = (iter(one), iter(other))
+        self._ahead: tuple[deque[Op], deque[Op]] = (deque(), deque())
+        self._read = [0, 0]
+        self.apart: tuple[Op | None, Op | None] = (None, None)
+        # The pairs up to the last one that were called from lines with another text, without a gap.
+        self.astray: list[tuple[Op, Op]] = []
+
+    def __iter__(self) -> Iterator[tuple[Op | None, Op | None]]:
+        while True:
+            a, b = self._take(0), self._take(1)
+            if a is None and b is None:
+                return
+            self.apart = (a, b)
+            if a is None or b is None or self._text(0, a) == self._text(1, b) or len(self.astray) >= _AHEAD:
+                self.astray = []
+            else:
+                self.astray.append((a, b))
+            yield a, b
+
+    def meet_again(self, back: list[tuple[Op, Op]]) -> str:
+        """Leave out the ops that only one run has, and say in words what they are; "" if the runs don't meet.
+
+        back  the pairs, the last one included, that may have been paired by mistake; [] for only the last one
+        """
+        parts: tuple[list[Op], list[Op]] = ([], [])
+        for pair in back or [self.apart]:
+            for part, op in zip(parts, pair, strict=True):
+                part += [op] if op else []
+        for run, part in enumerate(parts):
+            self._look(run)
+            part += self._ahead[run]
+        keys = [[(op.name, self._text(run, op)) for op in part] for run, part in enumerate(parts)]
+        for extra in range(1, max(map(len, keys))):
+            for run in (0, 1):
+                if not _agree(keys[run], extra, keys[1 - run]):
+                    continue
+                self.apart = (parts[0][0], parts[1][0])
+                for place, part in enumerate(parts):
+                    self._ahead[place].clear()
+                    self._ahead[place].extend(part[extra if place == run else 0 :])
+                return f"the {('first', 'second')[run]} run calls {_counted(parts[run][:extra])} more"
+        return ""
+
+    def other_way(self) -> str:
+        """What the two runs do from where they part, in words, where they don't meet again."""
+        parts = [[op] if op else [] for op in self.apart]
+        for run, part in enumerate(parts):
+            self._look(run)
+            part += itertools.islice(self._ahead[run], 500)
+        return _other_way(*parts)
+
+    def counted(self) -> tuple[int, int]:
+        """How many ops each run has; reads to the end."""
+        for run in (0, 1):
+            self._read[run] += sum(1 for _ in self._ops[run])
+        return self._read[0], self._read[1]
+
+    def _take(self, run: int) -> Op | None:
+        self._look(run, 1)
+        return self._ahead[run].popleft() if self._ahead[run] else None
+
+    def _look(self, run: int, ops: int = _AHEAD) -> None:
+        before = len(self._ahead[run])
+        self._ahead[run].extend(itertools.islice(self._ops[run], max(ops - before, 0)))
+        self._read[run] += len(self._ahead[run]) - before
+
+    def _text(self, run: int, op: Op) -> str:
+        return self._lines[run].get(op.line, "")
+
+
+def _agree(one: list, start: int, other: list) -> bool:
+    """Whether one list from `start` on is the other list, for long enough or to the end of both."""
+    part, others = one[start : start + _ENOUGH], other[:_ENOUGH]
+    return bool(part) and part == others
+
+
+def _difference(a: Op | None, b: Op | None) -> tuple[str, tuple[str, ...]] | None:
     """What differs between two calls of one op, and in which arguments. Inputs come first: where they differ, other
-    results need no explanation."""
+    results need no explanation. A generator that stood elsewhere counts only where the results differ: many ops may
+    draw from it and don't."""
+    if a is None or b is None or a.name != b.name:
+        return "flow", ()
     if len(a.inputs) != len(b.inputs):
         return "python", ("number of tensors",)
     differing = [(x, y) for x, y in zip(a.inputs, b.inputs, strict=True) if _contents(x) != _contents(y)]
@@ -806,13 +1144,13 @@ def _difference(a: Op, b: Op) -> tuple[str, tuple[str, ...]] | None:
     if a.arguments != b.arguments:
         pairs = zip(a.arguments.split(", "), b.arguments.split(", "), strict=False)
         return "python", tuple(x.partition("=")[0] for x, y in pairs if x != y) or ("arguments",)
-    if a.generator != b.generator:
-        return "random", ("generator",)
     results = [
         x.name or "result"
         for x, y in itertools.zip_longest(a.results, b.results, fillvalue=Tensor("", "", ""))
         if (x.name, *_contents(x)) != (y.name, *_contents(y))
     ]
+    if results and a.generator != b.generator:
+        return "random", ("generator",)
     return ("result", tuple(results)) if results else None
 
 
@@ -861,7 +1199,8 @@ def _other_way(one: list[Op], other: list[Op]) -> str:
 
 
 def _counted(ops: list[Op]) -> str:
-    return ops[0].name if len(ops) == 1 else f"{len(ops)} ops, from {ops[0].name} on,"
+    place = f" ({ops[0].line})" if ops[0].line else ""
+    return ops[0].name + place if len(ops) == 1 else f"{len(ops)} ops, from {ops[0].name}{place} on,"
 
 
 def _report(found: Divergence) -> Iterator[str]:
@@ -870,24 +1209,39 @@ def _report(found: Divergence) -> Iterator[str]:
     op = found.first or found.second
     if op is not None:
         yield ""
-        yield f"    op       {op.name}" + (f", {found.more}" if found.more else "")
-        for name, line in (("line", op.line), ("gradient of", op.forward)):
-            if line:
-                yield f"    {name:8} {line}    {found.lines.get(line, '')}"
-        place = [f"step {op.step}", op.phase, op.module]
-        yield f"    when     {', '.join(filter(None, place))}"
-        if found.kind != "flow":
-            yield from (f"    differs  {text}" for text in _differing(found))
+        if found.kind == "flow":
+            for run, op in zip(("first", "second"), (found.first, found.second), strict=True):
+                place = f"{op.line}    {found.lines.get(op.line, '')}" if op else ""
+                yield f"    {run:11}  {op.name if op else 'has ended'}    {place}".rstrip()
+        else:
+            yield f"    op           {op.name}"
+            for name, line in (("line", op.line), ("gradient of", op.forward)):
+                if line:
+                    yield f"    {name:11}  {line}    {found.lines.get(line, '')}".rstrip()
+            place = [f"step {op.step}", op.phase, op.module]
+            yield f"    when         {', '.join(filter(None, place))}"
+            yield from (f"    differs      {text}" for text in _differing(found))
+        if found.more:
+            yield f"    only there   {found.more}"
         yield ""
-    if found.kind not in ("none", "flow"):
-        later = found.pattern[found.same + 1 :]
-        changed = sum(mark != "." for mark in later)
+    later = found.pattern[found.same + (found.kind != "flow") :]
+    changed = sum(mark != "." for mark in later)
+    if found.kind == "flow":
+        yield f"Before it {found.same} ops agree" + (
+            f"; then the runs call {len(later)} ops both, of which {changed} differ." if later else "."
+        )
+    elif found.kind != "none":
         yield f"Before it {found.same} ops agree; of the {len(later)} after it, {changed} differ too."
     for name, (a, b) in found.settings.items():
         yield f"The runs differ in {name}: {a} and {b}."
+    if any(found.unread):
+        yield (
+            f"{max(found.unread)} tensors had no fingerprint (sparse, without contents, or another package's); what "
+            "differs only in these isn't seen."
+        )
     for run, ended in zip(("first", "second"), found.ended, strict=True):
         if ended == "cut off":
-            yield f"The {run} trace was cut off: its program was killed."
+            yield f"The {run} trace was cut off: its program was killed, or left by os._exit."
         elif ended not in ("complete", "SystemExit"):
             yield f"The {run} run ended with {ended}."
 
@@ -907,7 +1261,8 @@ def _differing(found: Divergence) -> Iterator[str]:
     if found.kind == "result":
         for x, y in zip(found.first.results, found.second.results, strict=False):
             if (x.name, *_contents(x)) != (y.name, *_contents(y)):
-                yield f"{x.name or 'result'}: {_both(x.what or x.name, y.what or y.name)}"
+                name = f"result{x.name}" if x.name[:1] in ("", "[") else x.name
+                yield f"{name}: {_both(x.what or x.name, y.what or y.name)}"
 
 
 def _both(a: str, b: str) -> str:
