@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from samebits import runner
 from samebits.bits import fingerprint
-from samebits.experiment import BadSetting
+from samebits.experiment import BadSetting, Runs
 from samebits.experiments import conv_algorithm, conv_autotune, conv_ways, convolution, torch_worker
 
 SMALL = {"batch": 2, "channels": 3, "size": 7}
@@ -105,6 +106,7 @@ def test_what_ran_is_seen(way, ran):
         pytest.skip("this PyTorch was built without oneDNN")
     prepared, _ = observed(conv_ways.CONV_WAYS, way=way, **SMALL)
     assert prepared.seen["ran"].startswith(ran)
+    assert prepared.seen["images"] == "2 × 3 × 7 × 7"
 
 
 def test_what_ran_follows_the_shape():
@@ -131,7 +133,10 @@ def test_a_way_repeats_itself_and_reports_all_three_parts(way, part):
     _, runs = observed(conv_ways.CONV_WAYS, count=3, way=way, part=part, threads=1)
     assert len({run.fingerprint for run in runs}) == 1
     assert all(run.reported[part] == run.fingerprint for run in runs)
-    assert all(run.reported.keys() == set(convolution.PARTS) for run in runs)
+    assert all(run.reported.keys() == {*convolution.PARTS, "shown"} for run in runs)
+    assert runs[0].reported["shown"] == (
+        "16 × 16 × 3 × 3" if part == "weight gradient" else "8 × 16 × 16 × 16"
+    )
     assert all(run.scalars["largest error"] <= run.scalars["allowed"] for run in runs)
 
 
@@ -199,7 +204,7 @@ def test_without_a_gpu_it_says_what_to_do_instead(monkeypatch):
 def cpu_as_gpu(monkeypatch):
     monkeypatch.setattr(conv_algorithm, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr(
-        conv_algorithm, "kernels_of", lambda step: step() and ["void conv<float, 3>(int)", "wgrad"]
+        conv_algorithm, "kernels_of", lambda step: step() and ["void conv<float, 3>(int)", "wgrad(int)"]
     )
 
 
@@ -211,9 +216,10 @@ def test_it_runs_in_every_number_and_memory_format(dtype, layout, cpu_as_gpu):
     assert str(x.dtype) == f"torch.{dtype}"
     assert x.is_contiguous(memory_format=getattr(torch, f"{layout}_format", None) or torch.channels_last)
     assert (prepared.seen["dtype"], prepared.seen["format"]) == (dtype, layout)
-    assert runs[0].reported["kernels"] == ["void conv<float, 3>(int)", "wgrad"]
+    assert runs[0].reported["kernels"] == ["void conv<float, 3>(int)", "wgrad(int)"]
     assert prepared.seen["kernels in the first step"] == 2
-    assert prepared.seen["kernels in a later step"] == "void conv; wgrad"
+    assert prepared.seen["kernels in a later step"] == runs[0].reported["ran"] == "conv<float, 3>; wgrad"
+    assert prepared.seen["images"] == runs[0].reported["shown"] == "2 × 3 × 7 × 7"
     np.array(runs[0].sample, runs[0].dtype)
 
 
@@ -238,6 +244,58 @@ def test_every_switch_is_set_and_read_back(asked, seen, cpu_as_gpu):
     assert {name: prepared.seen[name] for name in seen} == seen
     code = conv_algorithm.code(conv_algorithm.CONV_ALGORITHM.settings(**asked))
     assert f"cudnn.benchmark = {prepared.seen['benchmark']}" in code
+
+
+@pytest.mark.parametrize(("limit", "seen"), [(0, 0), (10, 10), (None, "unavailable")])
+def test_a_limit_of_zero_is_a_limit(limit, seen, cpu_as_gpu, monkeypatch):
+    """0 times all candidates. Whether there is a limit depends on the build, so here cuDNN has one or none."""
+    monkeypatch.setattr(torch_worker, "set_flags", lambda **flags: None)
+    monkeypatch.setattr(type(torch.backends.cudnn), "benchmark_limit", limit)
+    prepared, _ = observed(conv_algorithm.CONV_ALGORITHM, **SMALL)
+    assert prepared.seen["limit"] == seen
+
+
+def test_each_process_says_which_kernels_it_chose(cpu_as_gpu, monkeypatch):
+    """What is seen comes from the first process; another one may have chosen other kernels."""
+    observations = []
+    for process, kernel in enumerate(("wgrad_a", "wgrad_b")):
+        monkeypatch.setattr(conv_algorithm, "kernels_of", lambda step, kernel=kernel: step() and [kernel])
+        prepared, runs = observed(conv_algorithm.CONV_ALGORITHM, **SMALL)
+        observations += [dataclasses.replace(run, process=process) for run in runs]
+    runs = Runs("conv-algorithm", {}, prepared.seen, prepared.source(), tuple(observations))
+    assert "ran: wgrad_a 2, wgrad_b 2" in runs.reported
+
+
+LONG = "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_{}_align4>(cutlass_tensorop::Params)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short"),
+    [
+        (
+            LONG.format("64x64"),
+            "cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_64x64_align4>",
+        ),
+        (
+            "void implicit_convolve_sgemm<float, 128>(int, float (*)(int))",
+            "implicit_convolve_sgemm<float, 128>",
+        ),
+        (
+            "void at::native::(anonymous namespace)::pool<float>(float const*)",
+            "at::native::(anonymous namespace)::pool<float>",
+        ),
+        ("sm90_xmma_wgrad_implicit_gemm_tf32f32_tilesize128x128x32", None),
+        ("(anonymous)", None),
+    ],
+)
+def test_a_short_name_keeps_what_tells_kernels_apart(kernel, short):
+    assert conv_algorithm._short(kernel) == (short or kernel)
+
+
+def test_two_names_that_are_too_long_stay_apart():
+    one, two = (conv_algorithm._short(LONG.format("x" * 100 + end)) for end in "ab")
+    assert one != two
+    assert max(len(one), len(two)) <= conv_algorithm.LONGEST + len("… (0123)")
 
 
 def test_nothing_is_left_of_a_switch():

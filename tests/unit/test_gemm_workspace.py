@@ -67,12 +67,16 @@ class CpuInstead:
     def capability(self):
         return A100
 
-    def workspace_asked(self):
+    def workspace_asked(self, library):
         return "unavailable"
 
     def allocated_by(self, function):
         function()
         return 12345
+
+    def taken_by(self, function):
+        function()
+        return 678
 
 
 @pytest.fixture
@@ -144,6 +148,10 @@ class NumpyCublas:
         handle._obj.value = 77
         return self.status
 
+    def cublasDestroy_v2(self, handle):
+        self.calls.append(("destroyed", handle.value))
+        return self.status
+
     def cublasSetStream_v2(self, handle, stream):
         self.calls.append(("stream", handle.value, stream.value))
         return self.status
@@ -183,6 +191,9 @@ def test_all_streams_share_the_one_raw_handle(cpu, monkeypatch):
     library = NumpyCublas()
     monkeypatch.setattr(gemm_workspace, "loaded_cublas", lambda: library)
     prepared = gemm_workspace.prepare(cpu(library=RAW, streams=2))
+    assert prepared.seen["workspace"] == "cuBLAS's own"  # PyTorch's size says nothing of it
+    assert "expected for each" not in prepared.seen
+    assert prepared.seen["taken from the card, with kernels"] == 678
     library.calls.clear()
     (observed,) = gemm_workspace.observe(prepared.state, 1)
     streams = [stream for kind, _, stream, *_ in library.calls if kind == "stream"]
@@ -190,6 +201,55 @@ def test_all_streams_share_the_one_raw_handle(cpu, monkeypatch):
     assert observed.reported["different products in one run"] == 1
     with pytest.raises(BadSetting, match="float32 only"):
         gemm_workspace.prepare(cpu(library=RAW, dtype="float16"))
+
+
+def test_a_raw_handle_gives_its_workspace_back_when_its_run_is_over():
+    library = NumpyCublas()
+    handle = gemm_workspace._RawHandle(library)
+    assert library.calls == []
+    del handle
+    assert library.calls == [("destroyed", 77)]
+
+
+def test_a_handle_that_could_not_be_made_is_not_destroyed():
+    library = NumpyCublas(status=1)
+    with pytest.raises(RuntimeError):
+        gemm_workspace._RawHandle(library)
+    assert library.calls == []
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The real `_Gpu`, on a torch.cuda that only counts."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return gemm_workspace._Gpu()
+
+
+def test_each_library_is_asked_for_its_own_workspace(gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "cublas_workspace_size", lambda: 1, raising=False)
+    monkeypatch.setattr(torch.backends.cuda, "cublaslt_workspace_size", lambda: 2, raising=False)
+    assert gpu.workspace_asked(gemm_workspace.CUBLAS) == 1
+    assert gpu.workspace_asked(gemm_workspace.CUBLASLT) == 2
+    monkeypatch.delattr(torch.backends.cuda, "cublas_workspace_size")
+    assert gpu.workspace_asked(gemm_workspace.CUBLAS) == "unavailable"
+
+
+def test_memory_that_nobody_counts_is_the_cards_own_difference(gpu, monkeypatch):
+    free = iter(((1000, 5000), (930, 5000)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: next(free))
+    done = []
+    assert gpu.taken_by(lambda: done.append(1)) == 70
+    assert done == [1]
+
+
+def test_what_products_leave_allocated_is_measured_with_the_workspaces_given_back(gpu, monkeypatch):
+    held = [500]
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: held.clear(), raising=False)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: sum(held))
+    assert gpu.allocated_by(lambda: held.extend((100, 20))) == 120
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces")
+    assert gpu.allocated_by(held.clear) == "unavailable"
 
 
 def test_without_its_library_the_raw_handle_says_which_one_is_missing(monkeypatch):

@@ -146,6 +146,25 @@ def mkl_cbwr(control: bool) -> Seen:
     return Seen(branch == "CNR:COMPATIBLE", f"MKL names {branch}; {bits} bits than without the variable")
 
 
+@functools.cache
+def _branch(value: str | None) -> str:
+    """The branch that MKL names beside a product in a new process with this MKL_CBWR, such as "CNR:AUTO"."""
+    program = """
+from samebits.experiments.gemm_environment import GEMM_ENVIRONMENT
+print(GEMM_ENVIRONMENT.prepare(GEMM_ENVIRONMENT.settings()).seen["MKL"])
+"""
+    return in_new_process(program, MKL_CBWR=value).splitlines()[-1]
+
+
+@check("04-cbwr-auto", control="the variable unset")
+def cbwr_auto(control: bool) -> Seen:
+    auto, named = (_branch(None), _branch(None)) if control else (_branch("AUTO"), _branch("AVX2"))
+    if "CNR" not in auto:
+        return Seen(None, f"MKL: {auto}")
+    told = f"MKL names {auto}" + ("" if control else f", and for MKL_CBWR=AVX2 {named}")
+    return Seen(auto == "CNR:AUTO" and named in ("CNR:AVX2", "CNR:AUTO"), told)
+
+
 @check("04-cbwr-reaches-mkl", control="the variables of the other libraries")
 def cbwr_reaches_mkl(control: bool) -> Seen:
     changed = _changed(_process(BEFORE, "others" if control else "MKL"))

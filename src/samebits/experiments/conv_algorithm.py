@@ -8,7 +8,7 @@ process serves two settings.
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -67,14 +67,15 @@ def prepare(settings: dict) -> Prepared:
             "backend": convolution.backend(*inputs[:2]),
             "cuDNN": torch.backends.cudnn.version() or UNAVAILABLE,
             "benchmark": torch.backends.cudnn.benchmark,
-            "limit": torch.backends.cudnn.benchmark_limit or UNAVAILABLE,
+            "limit": UNAVAILABLE if (limit := torch.backends.cudnn.benchmark_limit) is None else limit,
             "deterministic": torch.backends.cudnn.deterministic,
             "deterministic everywhere": torch.are_deterministic_algorithms_enabled(),
             "TF32": torch.backends.cudnn.allow_tf32,
             "dtype": str(inputs[0].dtype).removeprefix("torch."),
             "format": _format(inputs[0]),
+            "images": convolution.shape_words(inputs[0]),
             "kernels in the first step": first if first == UNAVAILABLE else len(first),
-            "kernels in a later step": then if then == UNAVAILABLE else "; ".join(map(_short, then)),
+            "kernels in a later step": _in_words(then),
         },
         device=torch_worker.device_words(device),
         libraries={"torch": torch.__version__, "CUDA": torch.version.cuda or UNAVAILABLE},
@@ -94,7 +95,12 @@ def observe(state: _State, n: int) -> Iterator[Observation]:
             given,
             seconds,
             reported={part: fingerprint(result) for part, result in results.items()}
-            | {"kernels": state.kernels},
+            # Each process chose for itself, and what was seen is the first one's: the words say it for every run.
+            | {
+                "shown": convolution.shape_words(shown),
+                "ran": _in_words(state.kernels),
+                "kernels": state.kernels,
+            },
             # bfloat16 has no NumPy format; float32 holds each of its values, and distances are in float32's ULPs.
             sample=tuple(shown.flatten()[:64].float().tolist()),
             dtype="float16" if shown.element_size() == 2 and not _is_bfloat16(shown) else "float32",
@@ -149,9 +155,35 @@ def kernel_names(events: Any) -> list[str]:
     return [event.name for event in on_gpu if not event.name.startswith(("Memcpy", "Memset"))]
 
 
+LONGEST = 90  # characters of a kernel's name
+
+
+def _in_words(kernels: list[str] | str) -> str:
+    return kernels if isinstance(kernels, str) else "; ".join(map(_short, kernels))
+
+
 def _short(kernel: str) -> str:
-    """A kernel's name without its template arguments and parameters, which can be a page long."""
-    return re.split(r"[<(]", kernel)[0]
+    """A kernel's name without its parameters, which can be a page long.
+
+    The template arguments stay: CUTLASS's kernels have one name, and their first argument tells them apart. Where
+    even they are too long, four digits of the whole name's sha256 take the place of the rest.
+    """
+    name = _without_parameters(kernel.removeprefix("void "))
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[:LONGEST]}… ({hashlib.sha256(kernel.encode()).hexdigest()[:4]})"
+
+
+def _without_parameters(name: str) -> str:
+    """`name` up to the bracket that opens its last ( … ); "(anonymous namespace)" and template arguments stay."""
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[place], 0)
+        if depth == 0:
+            return name[:place] or name
+    return name
 
 
 def code(settings: dict) -> str:

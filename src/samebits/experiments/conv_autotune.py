@@ -60,7 +60,11 @@ def prepare(settings: dict) -> Prepared:
     choice, timed = choose(settings["rule"], ways, x, w) if settings["when"] == ONCE else (None, 0)
     return Prepared(
         _State(settings["rule"], choice, (x, w)),
-        seen={"threads": torch.get_num_threads(), "timings before the first run": timed},
+        seen={
+            "threads": torch.get_num_threads(),
+            "images": convolution.shape_words(x),
+            "timings before the first run": timed,
+        },
         device=torch_worker.device_words(x.device),
         libraries={"torch": torch.__version__},
     )

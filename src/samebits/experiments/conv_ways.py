@@ -54,6 +54,7 @@ def prepare(settings: dict) -> Prepared:
         seen={
             "threads": torch.get_num_threads(),
             "oneDNN": torch.backends.mkldnn.enabled,
+            "images": convolution.shape_words(x),
             "ran": operations(way, x, w),
         },
         device=torch_worker.device_words(x.device),
@@ -74,7 +75,8 @@ def observe(state: _State, n: int) -> Iterator[Observation]:
             given,
             seconds,
             scalars={"largest error": error, "allowed": state.allowed[state.part]},
-            reported={part: fingerprint(result) for part, result in results.items()},
+            reported={part: fingerprint(result) for part, result in results.items()}
+            | {"shown": convolution.shape_words(shown)},
             sample=tuple(shown.flatten()[:64].tolist()),
         )
 

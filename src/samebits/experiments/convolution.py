@@ -200,6 +200,11 @@ def backend(x, w) -> str:
     return chosen.name
 
 
+def shape_words(tensor) -> str:
+    """Such as "8 × 16 × 16 × 16"."""
+    return " × ".join(map(str, tensor.shape))
+
+
 def code(settings: Mapping[str, Any]) -> str:
     """The inputs, as the code that is shown states them."""
     n, c, size = settings["batch"], settings["channels"], settings["size"]

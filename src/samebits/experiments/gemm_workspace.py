@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -91,11 +92,12 @@ class _Gpu:
 
         return torch.cuda.get_device_capability()
 
-    def workspace_asked(self) -> int | str:
-        """Bytes for each handle and stream, as PyTorch says (2.13 and later)."""
+    def workspace_asked(self, library: str) -> int | str:
+        """Bytes for each handle and stream of CUBLAS or CUBLASLT, as PyTorch says (2.13 and later)."""
         import torch
 
-        ask = getattr(torch.backends.cuda, "cublas_workspace_size", None)
+        name = "cublaslt_workspace_size" if library == CUBLASLT else "cublas_workspace_size"
+        ask = getattr(torch.backends.cuda, name, None)
         return ask() if ask else UNAVAILABLE
 
     def allocated_by(self, function: Callable[[], Any]) -> int | str:
@@ -112,19 +114,33 @@ class _Gpu:
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated() - before
 
+    def taken_by(self, function: Callable[[], Any]) -> int:
+        """Bytes of the card's memory that are gone after `function`, whoever took them: past PyTorch's allocator
+        nobody keeps count, so kernels loaded meanwhile are in it, and what other processes did."""
+        import torch
+
+        torch.cuda.synchronize()
+        before = torch.cuda.mem_get_info()[0]
+        function()
+        torch.cuda.synchronize()
+        return before - torch.cuda.mem_get_info()[0]
+
 
 class _RawHandle:
     """One cuBLAS handle, shared by all streams, with cuBLAS's own workspace: the case its promise leaves out.
 
     library  the cuBLAS that PyTorch has loaded
 
-    Each call is a float32 product of row-major matrices. Errors of cuBLAS become a RuntimeError.
+    Each call is a float32 product of row-major matrices. Errors of cuBLAS become a RuntimeError. A worker makes
+    many runs and so many handles; each gives its workspace back when it is no longer used.
     """
 
     def __init__(self, library: Any):
         self._library = library
         self._handle = ctypes.c_void_p()
         self._do("cublasCreate_v2", ctypes.byref(self._handle))
+        # At the end of the process, CUDA may be gone before the handle is.
+        weakref.finalize(self, library.cublasDestroy_v2, self._handle).atexit = False
 
     def matmul(self, a: Any, b: Any, out: Any, stream: int) -> None:
         """out = a @ b on the stream with this address."""
@@ -195,16 +211,21 @@ def prepare(settings: dict) -> Prepared:
         [torch.empty(m, n, dtype=dtype, device=gpu.device) for _ in range(PRODUCTS)]
         for _ in range(settings["streams"])
     ]
-    handle = _RawHandle(loaded_cublas()) if raw else None
-    state = _State(gpu, a, b, outputs, gpu.streams(settings["streams"]), handle)
-    allocated = gpu.allocated_by(lambda: _multiply(state))
+    streams = gpu.streams(settings["streams"])
+    if raw:
+        state, workspace = _with_raw_handle(gpu, a, b, outputs, streams)
+    else:
+        state = _State(gpu, a, b, outputs, streams, None)
+        workspace = {
+            "workspace for each stream": gpu.workspace_asked(settings["library"]),
+            "allocated for all": gpu.allocated_by(lambda: _multiply(state)),
+            "expected for each": workspace_bytes(os.environ.get(VARIABLE), gpu.capability()),
+        }
     return Prepared(
         state,
         seen={
             "variable": os.environ.get(VARIABLE, "unset"),
-            "workspace for each stream": gpu.workspace_asked() if not raw else "cuBLAS's own",
-            "allocated for all": allocated if not raw else "cuBLAS's own",
-            "expected for each": workspace_bytes(os.environ.get(VARIABLE), gpu.capability()),
+            **workspace,
             "library": RAW if raw else str(torch.backends.cuda.preferred_blas_library()).partition(".")[2],
             "streams": len(state.streams),
             "product": f"{m} × {n} {str(outputs[0][0].dtype).removeprefix('torch.')}",
@@ -213,6 +234,18 @@ def prepare(settings: dict) -> Prepared:
         device=torch_worker.device_words(gpu.device),
         libraries={"torch": torch.__version__, "CUDA": torch.version.cuda or UNAVAILABLE},
     )
+
+
+def _with_raw_handle(gpu: _Gpu, *parts: Any) -> tuple[_State, dict[str, Any]]:
+    """(the state with a new raw handle, what is seen of its workspace, which is cuBLAS's own)."""
+    library, made = loaded_cublas(), []
+
+    def first_products() -> None:
+        made.append(_State(gpu, *parts, _RawHandle(library)))
+        _multiply(made[0])
+
+    taken = gpu.taken_by(first_products)
+    return made[0], {"workspace": "cuBLAS's own", "taken from the card, with kernels": taken}
 
 
 def _reductions_allowed() -> str:

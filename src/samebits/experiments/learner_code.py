@@ -1,9 +1,9 @@
-"""Learners' code that needs PyTorch: what the checks of chapter 05 run in a worker, through runner.call.
+"""Learners' code that needs PyTorch: what the checks of chapters 05 and 09 run in a worker, through runner.call.
 
     answer = runner.call("samebits.experiments.learner_code:seeding", {"source": …, "name": …}, framework="torch")
 
-The code comes as text. The answer of `seeding` and `resuming` is {"attempted": …, "verdicts": [[points,
-sentence], …]}; `diagnosis` and `loaded` say what they saw, and the check words it.
+The code comes as text. The answer of `seeding`, `resuming` and `mending` is {"attempted": …, "verdicts": [[points,
+sentence], …]}; `diagnosis`, `loaded` and `digested` say what they saw, and the check words it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pickle
 import random
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -572,3 +573,196 @@ def _parts(training: Training) -> dict[str, Any]:
 def _bits(tensors: list[Any]) -> str:
     """fingerprint of some tensors, or of none."""
     return fingerprint([np.asarray(tensor) for tensor in tensors]) if tensors else "none"
+
+
+# --- 09-digest ------------------------------------------------------------------------------------------
+
+
+def digested(source: str, name: str) -> Any:
+    """What the function `name` makes of `image()` in this process, as text, or {"error": sentence}."""
+    namespace: dict[str, Any] = {"np": np, "numpy": np, "hashlib": hashlib, "__name__": "learner"}
+    try:
+        exec(compile(source, FILE, "exec"), namespace)
+        return str(namespace[name](image()))
+    except Exception as error:
+        return {"error": told(name, error)}
+
+
+# --- 09-mend --------------------------------------------------------------------------------------------
+
+RUNS = 20
+SECONDS_TO_VARY = 15.0  # after which the unmended function has not varied on this machine
+
+# As the lab shows them; a test compares.
+UNMENDED = """\
+def sums(values, place, places):
+    return torch.zeros(places).index_put_((place,), values, accumulate=True)
+
+
+def fitted(x, y, seed):
+    torch.manual_seed(seed)
+    rng = np.random.default_rng()
+    weights = torch.zeros(x.shape[1])
+    for _ in range(20):
+        noise = rng.normal(0, 0.3, x.shape).astype(np.float32)
+        noisy = x + torch.from_numpy(noise)
+        weights = weights - 0.1 * noisy.T @ (noisy @ weights - y) / len(y)
+    return weights
+"""
+
+
+def mending(source: str, sums_name: str, fitted_name: str) -> dict[str, Any]:
+    """Whether the learner's two functions repeat their bits beside the unmended ones, and still compute the same."""
+    theirs = _functions(source, sums_name, fitted_name)
+    unmended = _functions(UNMENDED, "sums", "fitted")
+    return _judged(_mending(*theirs, *unmended))
+
+
+def _mending(sums: Callable, fitted: Callable, old_sums: Callable, old_fitted: Callable) -> Iterator:
+    for judge in (_mended_sums(sums, old_sums), _mended_fitted(fitted, old_fitted)):
+        yield from judge
+
+
+def _afresh() -> None:
+    """Settings that the learner's function may have left."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    _flag(False)
+
+
+def _tensor(function: Callable, *arguments: Any) -> Any:
+    """The float32 tensor that the learner's function gives. Raises _Failed, also if it changed an argument."""
+    import torch
+
+    given = [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+    result = _call(function, *given)
+    if not isinstance(result, torch.Tensor) or result.dtype != torch.float32:
+        what = f"{result.dtype} tensor" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise _Failed(f"{function.__name__} should return a float32 tensor, as it did before, not a {what}.")
+    for before, after in zip(arguments, given, strict=True):
+        if isinstance(before, torch.Tensor) and fingerprint(before) != fingerprint(after):
+            raise _Failed(f"{function.__name__} changes what it is given.")
+    return result.detach().clone()
+
+
+def _mended_sums(sums: Callable, unmended: Callable) -> Iterator[tuple[float, str]]:
+    import torch
+
+    rng = np.random.default_rng(90)
+    values = torch.from_numpy(rng.standard_normal(200_000, dtype=np.float32))
+    place = torch.from_numpy(rng.integers(0, 16, len(values)))
+    old, new = set(), set()
+    ends = time.monotonic() + SECONDS_TO_VARY
+    runs = 0
+    while runs < RUNS or (len(old) == 1 and time.monotonic() < ends):
+        _afresh()
+        old.add(fingerprint(unmended(values, place, 16)))
+        _afresh()
+        new.add(fingerprint(_tensor(sums, values, place, 16)))
+        runs += 1
+    left = []
+    if torch.get_num_threads() != THREADS:
+        left.append("PyTorch on another number of threads")
+    if torch.are_deterministic_algorithms_enabled():
+        left.append("the deterministic flag on")
+    _afresh()
+    beside = f"beside {len(old)} of the unmended one"
+    if len(new) > 1:
+        yield (
+            0,
+            f"sums gave {len(new)} answers in {runs} runs, {beside}. Nothing in it is random, so there is nothing to "
+            "seed: threads add in the order in which they come. Take another op, or another order.",
+        )
+        return
+    if wrong := _other_sums(sums, values, place):
+        yield 0, wrong
+        return
+    if len(old) == 1:
+        yield (
+            0,
+            f"In {runs} runs the unmended sums gave one answer, too, so that yours shows nothing. Run the check again.",
+        )
+        return
+    price = f" It leaves {' and '.join(left)}: all that follows pays for it." if left else ""
+    yield 2, f"sums: one answer in {runs} runs, {beside}, and still the sums.{price}"
+
+
+def _other_sums(sums: Callable, values: Any, place: Any) -> str:
+    """A sentence if the results are not the sums any more, within what float32 rounds in any order; else ""."""
+    half = len(values) // 2
+    for scale, places, part in (
+        (1.0, 16, slice(None)),
+        (2.0**-40, 16, slice(half)),
+        (1.0, 19, slice(half, None)),
+    ):
+        _afresh()
+        given = (values[part] * scale, place[part], places)
+        result = _tensor(sums, *given)
+        if tuple(result.shape) != (places,):
+            return f"sums should return {places} numbers for {places} places, not {list(result.shape)}."
+        x, at = given[0].numpy().astype(np.float64), given[1].numpy()
+        exact, size = (np.bincount(at, w, minlength=places) for w in (x, np.abs(x)))
+        counts = np.bincount(at, minlength=places)
+        if np.any(np.abs(result.numpy() - exact) > 2.0**-24 * (counts + 1) * size):
+            if scale < 1 and not result.any():
+                return (
+                    "sums of small numbers are 0 now: rounding the result hides differences, where they are small, and "
+                    "changes what is computed."
+                )
+            return "sums gives other sums now, by more than float32 rounds: mend it without changing what it computes."
+    return ""
+
+
+def _mended_fitted(fitted: Callable, unmended: Callable) -> Iterator[tuple[float, str]]:
+    import torch
+
+    rng = np.random.default_rng(91)
+    x = torch.from_numpy(rng.standard_normal((48, 3), dtype=np.float32))
+    y = x @ torch.tensor([1.0, -2.0, 0.5])
+
+    def weights(function: Callable, seed: int) -> np.ndarray:
+        _afresh()
+        torch.set_num_threads(1)
+        result = _tensor(function, x, y, seed).numpy()
+        if result.shape != (3,):
+            raise _Failed(f"fitted should return 3 weights for 3 columns, not {list(result.shape)}.")
+        return result
+
+    new, old = [weights(fitted, 1) for _ in range(RUNS)], [weights(unmended, 1) for _ in range(RUNS)]
+    distinct, beside = (len({fingerprint(each) for each in runs}) for runs in (new, old))
+    if distinct > 1:
+        yield (
+            0,
+            f"fitted gave {distinct} answers in {RUNS} runs with one seed, beside {beside} of the unmended one. Which "
+            "generator draws the noise, and who seeds it? torch.manual_seed and np.random.seed don't reach one made "
+            "by default_rng.",
+        )
+        return
+    seeds = range(100, 180)
+    new, old = (np.array([weights(function, seed) for seed in seeds]) for function in (fitted, unmended))
+    answers = len({fingerprint(each) for each in new})
+    if answers < len(seeds):
+        yield (
+            0,
+            f"fitted repeats, but {len(seeds)} seeds give {answers} answer{'s' * (answers > 1)}: is there still noise "
+            "in it, and does the seed that is given count?",
+        )
+        return
+    widths = new.std(axis=0) / old.std(axis=0)
+    if widths.max() > 1.6:
+        yield (
+            0,
+            f"fitted repeats, but its weights now spread {widths.max():.2g} times as far from seed to seed. Does each "
+            "step still see other noise? A generator that is made or seeded inside the loop gives each step the same.",
+        )
+        return
+    off = np.abs(new.mean(axis=0) - old.mean(axis=0)) / (old.std(axis=0) / np.sqrt(len(seeds) / 2))
+    if widths.min() < 0.6 or off.max() > 6:
+        yield 0, "fitted repeats, but it fits something else now: mend it without changing what it computes."
+        return
+    yield (
+        2,
+        f"fitted: one answer in {RUNS} runs, beside {beside} of the unmended one, another for each seed, and "
+        "the same fit.",
+    )

@@ -155,7 +155,9 @@ class Panel(Background, anywidget.AnyWidget):
         before = self.runs[-1] if self.runs else None
         self.runs.append(runs)
         summary = self.experiment.summary(runs)
-        measured = [] if summary else [_values(runs), _compared(runs, before, self.experiment)]
+        measured = (
+            [] if summary else [_bits(runs, before), _values(runs), _compared(runs, before, self.experiment)]
+        )
         note = " · ".join(filter(None, [_seen(runs), runs.reported, *measured]))
         row = wall(runs) | {"title": self._title(runs, before), "summary": summary, "note": note}
         self.rows = [*self.rows, row][-ROWS:]
@@ -254,6 +256,20 @@ def _taken(knob: Knob, runs: Runs) -> str:
     return f"{_word(asked)} ({_word(seen)} was taken)"
 
 
+def _bits(runs: Runs, before: Runs | None) -> str:
+    """Whether the row above has these bits, which letters cannot tell: each row has an A of its own.
+
+    Nothing is said where the two rows had other inputs.
+    """
+    if before is None or {o.input for o in runs.observations} != {o.input for o in before.observations}:
+        return ""
+    answers, earlier = set(runs.fingerprints), set(before.fingerprints)
+    common = len(answers & earlier)
+    if len(answers) == len(earlier) == 1:
+        return "the same bits as the row above" if common else "other bits than the row above"
+    return f"{common} of {len(answers)} answer{'s' * (len(answers) > 1)} also in the row above"
+
+
 def _values(runs: Runs) -> str:
     """The first scalar of the runs, from the least to the greatest, with all digits that a float32 has."""
     name = next(iter(runs.observations[0].scalars), None)
@@ -292,7 +308,8 @@ def _compared(runs: Runs, before: Runs | None, experiment: Experiment) -> str:
         changed = [k.name for k in experiment.knobs if runs.asked[k.name] != before.asked[k.name]]
         earlier = statistics.median(before.seconds)
         if len(changed) == 1 and earlier > 0:
-            note += f", {median / earlier:.2g} times the row above"
+            ratio = median / earlier
+            note += f", {f'{ratio:.2g}' if ratio < 99.5 else f'{ratio:,.0f}'} times the row above"
     return note
 
 
