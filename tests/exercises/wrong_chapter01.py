@@ -35,6 +35,24 @@ def compensated(x):
 WRONG = {
     "01-decode": [
         (
+            "text",
+            """
+import struct
+def answer(pattern):
+    return str(struct.unpack("<f", struct.pack("<I", pattern))[0])
+""",
+            "gives '3.1415927410125732', and should give a number",
+        ),
+        (
+            "−1 ** sign without its brackets",
+            """
+def answer(pattern):
+    sign, exponent, fraction = pattern >> 31, pattern >> 23 & 255, pattern & 0x7FFFFF
+    return -1 ** sign * (1 + fraction / 2**23) * 2.0 ** (exponent - 127)
+""",
+            "Python reads −1 ** sign as −(1 ** sign)",
+        ),
+        (
             "no leading 1",
             """
 def answer(pattern):
@@ -158,9 +176,21 @@ def answer(pattern):
     ],
     "01-ulp-distance": [
         (
+            "a list as long as the table of floats",
+            "def answer(a, b):\n    return {step: step for step in range(100_000)}",
+            "gives {0: 0, 1: 1, 2: 2, 3: 3, ...}, and should give a number",
+        ),
+        (
             "the difference",
             "def answer(a, b):\n    return abs(float(a) - float(b))",
             "difference of the values",
+        ),
+        (
+            "steps upwards only",
+            _NUMPY
+            + "def answer(a, b):\n    steps = 0\n    while a < b and steps < 10:\n"
+            + "        a, steps = np.nextafter(a, b), steps + 1\n    return steps",
+            "a is the larger one",
         ),
         (
             "one ULP for all the way",
@@ -220,6 +250,8 @@ def answer(a, b):
         ),
     ],
     "01-two-orders": [
+        ("text", "answer = ['1.1', '1.2', '1.3']", "Give a list of three numbers"),
+        ("a number beyond float64", "answer = [10**400, 1.1, 1.2]", "no giant is needed"),
         ("a number below 1", "answer = [0.1, 1.2, 1.3]", "0.1 is below 1: stay from 1 to 100"),
         ("two numbers", "answer = [1.1, 3.3]", "a + b and b + a are the same bits"),
         ("a giant", "answer = [0.1, 1e20, -1e20]", "no giant is needed"),
@@ -231,6 +263,64 @@ def answer(a, b):
         ("no numbers", "answer = 'the order of the brackets'", "Give a list of three numbers"),
     ],
     "01-pairwise": [
+        (
+            "blocks of 4 added serially",
+            _NUMPY
+            + """
+def answer(x):
+    if len(x) <= 4:
+        return np.add.accumulate(x)[-1]
+    return answer(x[: len(x) // 2]) + answer(x[len(x) // 2 :])
+""",
+            "if only within a block",
+        ),
+        *(
+            (
+                f"serial, sorted by {by}",
+                f"import numpy as np\ndef answer(x):\n    return np.add.accumulate(x[np.argsort({by})])[-1]",
+                said,
+            )
+            for by, said in (
+                ("x", "error of a serial sum"),
+                ("-x", "error of a serial sum"),
+                ("np.abs(x)", "the error is"),
+                ("-np.abs(x)", "error of a serial sum"),
+            )
+        ),
+        *(
+            (
+                f"parts of 1/{n} and the rest",
+                f"""
+def answer(x):
+    cut = max(1, len(x) // {n})
+    return x[0] if len(x) == 1 else answer(x[:cut]) + answer(x[cut:])
+""",
+                "somewhere yours goes through more",
+            )
+            for n in (3, 4)
+        ),
+        (
+            "float32 whatever comes in",
+            _NUMPY
+            + """
+def tree(x):
+    return x[0] if len(x) == 1 else tree(x[: len(x) // 2]) + tree(x[len(x) // 2 :])
+def answer(x):
+    return tree(x.astype(np.float32))
+""",
+            "For float64 numbers it gives a float32",
+        ),
+        (
+            "a tensor",
+            """
+import torch
+def tree(x):
+    return x[0] if len(x) == 1 else tree(x[: len(x) // 2]) + tree(x[len(x) // 2 :])
+def answer(x):
+    return tree(torch.from_numpy(x))
+""",
+            "For float32 numbers it gives a Tensor",
+        ),
         ("serial", _NUMPY + "def answer(x):\n    return np.add.accumulate(x)[-1]", "error of a serial sum"),
         (
             "float64 inside",
@@ -261,7 +351,7 @@ def answer(x):
         (
             "one number split off at a time",
             "def answer(x):\n    return x[0] if len(x) == 1 else x[0] + answer(x[1:])",
-            "Recursion",
+            "somewhere yours goes through more",
         ),
         (
             "blocks of 32 added serially",
@@ -303,10 +393,15 @@ def answer(x):
     half = len(x) // 2
     return x[0] if len(x) == 1 else answer(x[:half]) + answer(x[-half:])
 """,
-            "your answer([1, 2, 4]) gives 5.0, and should give 7.0",
+            "your answer([1, 2, 4]) gives 5, and should give 7",
         ),
     ],
     "01-compensated": [
+        (
+            "a loss too small for six digits",
+            "import numpy as np\ndef answer(x):\n    return np.add.accumulate(x)[-1]",
+            "answer([16777216, 1, 1, 1, 1]) gives 16777216, and should give 16777220",
+        ),
         (
             "nothing comes back",
             """
@@ -388,6 +483,34 @@ def answer(x):
         ),
     ],
     "01-any-order": [
+        *(
+            (
+                f"sorted by magnitude, the largest first, in {wide}",
+                f"""
+import numpy as np
+def answer(x):
+    return np.float32(np.add.accumulate(x[np.argsort(-np.abs(x), kind='stable')].astype(np.{wide}))[-1])
+""",
+                "Ties",
+            )
+            for wide in ("float64", "longdouble")
+        ),
+        (
+            "sorted by what is left after rounding",
+            """
+def answer(x):
+    total = 0.0
+    for value in sorted(x.tolist(), key=lambda value: round(value, 2)):
+        total = total + value
+    return total
+""",
+            "one order gives",
+        ),
+        (
+            "text",
+            "import math\ndef answer(x):\n    return str(math.fsum(x.tolist()))",
+            "and should give a number",
+        ),
         (
             "serial",
             _NUMPY + "def answer(x):\n    return np.add.accumulate(x)[-1]",
@@ -554,7 +677,11 @@ def answer(a, b):
     return abs(a.view(np.int32).astype(np.int64) - b.view(np.int32).astype(np.int64))
 """,
     ],
-    "01-two-orders": ["answer = [1.1, 1.2, 1.3]", _NUMPY + "answer = np.float32([1.1, 1.2, 1.3])"],
+    "01-two-orders": [
+        "answer = (tenths / 10 for tenths in (11, 12, 13))",
+        "answer = [1.1, 1.2, 1.3]",
+        _NUMPY + "answer = np.float32([1.1, 1.2, 1.3])",
+    ],
     "01-pairwise": [
         """
 def answer(x):

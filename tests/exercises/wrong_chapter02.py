@@ -175,6 +175,33 @@ WRONG = {
     ],
     "02-rescue": [
         (
+            "equal pairs only once",
+            """
+import numpy as np
+
+def answer(index, values, slots):
+    sums = np.zeros(slots, np.float32)
+    for slot, value in sorted(set(zip(index.tolist(), values.tolist()))):
+        sums[slot] += np.float32(value)
+    return sums
+""",
+            "Equal values count as often as they come",
+        ),
+        (
+            "the first answer kept for each number of slots",
+            """
+import numpy as np
+
+kept = {}
+
+def answer(index, values, slots):
+    if slots not in kept:
+        kept[slots] = np.bincount(index, weights=values, minlength=slots).astype(np.float32)
+    return kept[slots]
+""",
+            "Add every value into its own slot",
+        ),
+        (
             "add.at, in order of arrival",
             """
 import numpy as np
@@ -428,6 +455,30 @@ def answer(index, values, slots):
         ),
     ],
     "02-statement": [
+        (
+            "Python's floats, which divide by no zero",
+            """
+def answer(results):
+    rows, bits = results.tolist(), [row.tobytes() for row in results]
+    first, repeats = rows[0], rows[1:]
+    same = len(set(bits)) == 1
+
+    def differs(row):
+        return [repr(a) != repr(b) for a, b in zip(first, row)]
+
+    def relative(row):
+        return [abs(a - b) / abs(a) if other else 0 for a, b, other in zip(first, row, differs(row))]
+
+    return dict(
+        v_s=max(abs(1 - abs(row[0] / first[0])) for row in repeats),
+        v_ermv=max(sum(relative(row)) / len(row) for row in repeats),
+        v_c=max(sum(differs(row)) / len(row) for row in repeats),
+        bound=1 - 0.05 ** (1 / len(repeats)) if same else None,
+        verdict="different" if not same else "same" if len(rows) >= 20 else "not enough evidence",
+    )
+""",
+            "a slot of the reference may hold 0",
+        ),
         ("N instead of N − 1", _statement(m="len(results)"), "The reference is no repeat"),
         ("rule of thumb", _statement(bound="3 / m if same else None"), "rule of thumb"),
         ("values instead of bits", _statement(differs="repeats != reference"), "Compare bytes"),

@@ -22,6 +22,15 @@ def features(images, convolve, batch):
 WRONG = {
     "03-identify": [
         (
+            "lists in a list",
+            _FINGERPRINT
+            + """
+def answer(seen, x, w, ways):
+    return [[name] for name, way in ways.items() if fingerprint(way(x, w)) == seen]
+""",
+            "identify names ['place by place'], which is no key of ways",
+        ),
+        (
             "the first that fits",
             _FINGERPRINT
             + """
@@ -95,6 +104,11 @@ def answer(seen, x, w, ways):
         ),
     ],
     "03-tune": [
+        (
+            "a margin of a tenth, which is as wide as the noise",
+            _MARGIN.replace("1.5", "1.1"),
+            "a margin wider than the noise",
+        ),
         (
             "always the first",
             "def answer(measure, candidates, key, store):\n    return candidates[0]",
@@ -212,6 +226,47 @@ def answer(measure, candidates, key, store):
     ],
     "03-open-races": [
         (
+            "nothing is open, and the table is emptied",
+            """
+def answer(table):
+    for timings in table.values():
+        timings.clear()
+    return []
+""",
+            "is open and is missing from your answer: {'A': [1.0, 4.0",
+        ),
+        (
+            "nobody wins three quarters",
+            """
+import numpy as np
+def answer(table):
+    open_ = []
+    for shape, timings in table.items():
+        chances = [np.mean([np.prod([np.mean(np.array(o) > t) for r, o in timings.items() if r != n]) for t in mine])
+                   for n, mine in timings.items()]
+        if max(chances) <= 0.75:
+            open_.append(shape)
+    return open_
+""",
+            "if two ways reach a quarter",
+        ),
+        ("nothing is open", "def answer(table):\n    return []", "is open and is missing from your answer"),
+        (
+            "the best two, each pair by itself",
+            """
+import numpy as np
+def answer(table):
+    open_ = []
+    for shape, timings in table.items():
+        if len(timings) > 1:
+            first, second = sorted(timings.values(), key=np.median)[:2]
+            if 0.25 <= np.mean(np.array(first)[:, None] < np.array(second)) <= 0.75:
+                open_.append(shape)
+    return open_
+""",
+            "let all of them run, not the best two",
+        ),
+        (
             "close medians",
             """
 import statistics
@@ -317,6 +372,25 @@ def answer(table):
     ],
     "03-last-batch": [
         (
+            "the parts are not joined, but why is right",
+            """
+def features(images, convolve, batch):
+    return [convolve(images[i : i + batch]) for i in range(0, len(images), batch)]
+answers = (features, "c")
+""",
+            "and should give (16, 4, 5, 5). Join the batches",
+        ),
+        (
+            "a right why stays right",
+            "def features(images, convolve, batch):\n    return convolve(images[0])[0]\nanswers = (features, 'c')",
+            "Why: right",
+        ),
+        (
+            "nothing returned",
+            "def features(images, convolve, batch):\n    convolve(images[:1])\nanswers = (features, 'c')",
+            "gives None; return the features",
+        ),
+        (
             "as it was",
             _NUMPY
             + """
@@ -381,12 +455,23 @@ answers = (features, "c")
 }
 
 RIGHT = {
-    "03-identify": _FINGERPRINT
-    + """
+    "03-identify": [
+        _FINGERPRINT
+        + """
 def answer(seen, x, w, ways):
     kind = seen.split(":")[0]
     return [name for name, way in ways.items() if fingerprint(way(x, w), kind) == seen]
 """,
+        # Changes its inputs, and gives its names one by one.
+        _FINGERPRINT
+        + """
+def answer(seen, x, w, ways):
+    kind = seen.split(":")[0]
+    found = {name for name, way in ways.items() if fingerprint(way(x, w), kind) == seen}
+    x[:] = w[:] = 0
+    yield from found
+""",
+    ],
     "03-tune": """
 def answer(measure, candidates, key, store):
     if key not in store:
@@ -394,7 +479,8 @@ def answer(measure, candidates, key, store):
         store[key] = next(name for name in candidates if seconds[name] <= 1.5 * min(seconds.values()))
     return store[key]
 """,
-    "03-open-races": """
+    "03-open-races": [
+        """
 import random
 def answer(table):
     rng = random.Random(1)
@@ -408,5 +494,19 @@ def answer(table):
             open_.append(shape)
     return open_
 """,
+        # Uses the table up, and gives an array.
+        """
+import numpy as np
+def answer(table):
+    open_ = []
+    while table:
+        shape, timings = table.popitem()
+        ways = [timings.pop(name) for name in list(timings)]
+        draws = np.array([np.random.default_rng(n).choice(way, 40_000) for n, way in enumerate(ways)])
+        if (np.bincount(draws.argmin(axis=0)) >= 10_000).sum() >= 2:
+            open_.append(shape)
+    return np.array(open_)
+""",
+    ],
     "03-last-batch": _PADDED + 'answers = (features, "(C)")\n',
 }

@@ -61,6 +61,43 @@ def _restores(**changed: object) -> str:
 
 WRONG = {
     "04-bytes": [
+        *(
+            (
+                f"32 MiB: {words}",
+                _PAIRS.format(total=_TOTAL, large="(9, 10, 12)").replace(
+                    "capability[0] in (9, 10, 12)", large
+                ),
+                hint,
+            )
+            for words, large, hint in (
+                ("9 and later", "capability[0] >= 9", "not of capability 9, 10 or 12"),
+                ("all but 7 and 8", "capability[0] not in (7, 8)", "not of capability 9, 10 or 12"),
+                ("x.0 alone", "capability in ((9, 0), (10, 0), (12, 0))", "9, 10 and 12 have 32 MiB"),
+            )
+        ),
+        (
+            "all numbers, two by two",
+            """
+def answer(config, capability):
+    numbers = [int(word) for word in (config or "").split(":")[1:] if word.strip().isdigit()]
+    total = sum(size * count for size, count in zip(numbers[::2], numbers[1::2])) * 1024
+    return total or (32 * 2**20 if capability[0] in (9, 10, 12) else 8519680)
+""",
+            "bytes_of(':16:big:8', (8, 0)) gives 131072",
+        ),
+        (
+            "what does not parse as a whole is the default",
+            """
+def answer(config, capability):
+    try:
+        numbers = [int(word) for word in config.split(":")[1:]]
+        total = sum(size * count for size, count in zip(numbers[::2], numbers[1::2])) * 1024
+    except Exception:
+        total = 0
+    return total if total > 0 else 32 * 2**20 if capability[0] in (9, 10, 12) else 8519680
+""",
+            "anywhere in the text, and adds up",
+        ),
         (
             "bytes instead of KiB",
             _PAIRS.format(total=_TOTAL.replace(" * 1024", ""), large="(9, 10, 12)"),
@@ -130,6 +167,55 @@ def answer(config, capability):
         ),
     ],
     "04-split-k": [
+        (
+            "not cut at all",
+            _split("    return (a.astype(float) @ b.astype(float)).astype(np.float32)"),
+            "K was not cut, or the parts were added in float64",
+        ),
+        (
+            "every fourth column",
+            _split("    return sum(a[:, p::parts] @ b[p::parts] for p in range(parts))"),
+            "Cut K into stretches",
+        ),
+        (
+            "the last part first",
+            _split(_PARTS + "    return np.add.accumulate(parts[-1:] + parts[:-1])[-1]"),
+            "Add the parts one by one",
+        ),
+        *(
+            (
+                f"only {what} is compared",
+                _evidence(
+                    "    runs = [multiply(a, b, parts) for _ in range(20)]\n"
+                    f"    bits = {{fingerprint(run{of}) for run in runs}}\n"
+                    f'    return {{"answers": len(bits), "differs": fingerprint(multiply(a, b, 1){of}) not in bits}}'
+                ),
+                hint,
+            )
+            for what, of, hint in (
+                ("the first element", "[0, 0]", "differs is False"),
+                ("the first row", "[0]", "differs is False"),
+                ("the last row", "[-1]", "differs is False"),
+                ("the sum", ".sum()", "differs is False"),
+            )
+        ),
+        (
+            "only the text is compared",
+            _evidence(
+                "    texts = {str(multiply(a, b, parts)) for _ in range(20)}\n"
+                '    return {"answers": len(texts), "differs": str(multiply(a, b, 1)) not in texts}'
+            ),
+            "and bits: the fingerprint of the whole array",
+        ),
+        (
+            "values, with NaN made equal",
+            _evidence(
+                "    runs = [multiply(a, b, parts) for _ in range(20)]\n"
+                "    bits, one = {fingerprint(run) for run in runs}, multiply(a, b, 1)\n"
+                '    return {"answers": len(bits), "differs": not np.array_equal(runs[0], one, equal_nan=True)}'
+            ),
+            "−0.0 and +0.0",
+        ),
         (
             "the parts from the last to the first",
             _split(_PARTS + "    return np.add.accumulate(parts[::-1])[-1]"),
@@ -231,6 +317,7 @@ def answer(config, capability):
         ("a word for all", 'answer = "too late"', "Give a dict"),
     ],
     "04-remedy": [
+        ("two mistakes", _restores(seed=True, flag=True), "One more of the eight is wrong"),
         ("the flag", _restores(flag=True), "unheard by the flag"),
         ("seeds", _restores(seed=True), "No random number"),
         ("a workspace set once", _restores(once=True), "gone at the first change of stream"),
@@ -246,5 +333,8 @@ RIGHT = {
     "04-bytes": _PAIRS.format(total=_TOTAL, large="(9, 10, 12)"),
     "04-split-k": _START + _SPLIT + _EVIDENCE,
     "04-diagnosis": _diagnosis(),
-    "04-remedy": _restores(),
+    "04-remedy": [
+        _restores(),
+        f"import numpy as np\nanswer = {{name: np.bool_(right) for name, right in {_RESTORES!r}.items()}}",
+    ],
 }

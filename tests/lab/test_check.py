@@ -329,3 +329,65 @@ def test_code_in_a_worker_that_cannot_be_judged_says_why():
         AnswerFailed, match="Your code could not be judged. The run stopped with AttributeError"
     ):
         judged_in_worker("operator:nothing", {}, seconds=30)
+
+
+def test_an_answer_that_holds_itself_is_no_stub():
+    circle: list = [1]
+    circle.append(circle)
+    ring: dict = {}
+    ring["again"] = [ring]
+    assert not untouched(circle) and not untouched(ring)
+    circle.append(...)
+    assert untouched(circle)
+
+
+def wrapping(wrapped):
+    def f(x):
+        return 1
+
+    f.__wrapped__ = f if wrapped is None else wrapped
+    return f
+
+
+@pytest.mark.parametrize("wrapped", [len, np.sum, "text", None], ids=["len", "np.sum", "text", "itself"])
+def test_a_function_that_claims_to_wrap_something_odd_is_no_stub(wrapped):
+    assert not untouched(wrapping(wrapped))
+
+
+@pytest.mark.parametrize("name", [None, 7, wrapping(len), ["98-mean"]], ids=["None", "7", "function", "list"])
+def test_an_id_that_is_no_text_is_one_sentence(name):
+    with pytest.raises(LabError, match=r"Give the exercise's id as text first, as in lab\.check\("):
+        lab.check(name, 1)
+
+
+def test_a_check_without_an_answer_is_one_sentence(capsys):
+    assert lab.check("98-mean") == 0
+    assert 'takes 1 answer, and you gave it 0. Write lab.check("98-mean", mean).' in capsys.readouterr().out
+
+
+def two_parts(monkeypatch, judge) -> None:
+    module = sys.modules["samebits.lab.exercises.chapter98"]
+    monkeypatch.setattr(module, "EXERCISES", (Exercise("98-mean", "A mean", 2, judge),))
+
+
+def test_of_several_answers_those_that_are_still_stubs_are_named(monkeypatch, capsys):
+    two_parts(monkeypatch, lambda mean, why: [(2, "Right.")])
+    assert lab.check("98-mean", cell(GOOD, "mean"), ...) == 0
+    assert (
+        capsys.readouterr().out
+        == "Not attempted yet: why is still `...`, and the check takes all parts at once.\n"
+    )
+    assert lab.check("98-mean", ..., ...) == 0
+    assert capsys.readouterr().out == "Not attempted yet.\n"
+
+
+@pytest.mark.parametrize("failure", [AnswerFailed("It stopped."), RuntimeError("It stopped."), SystemExit()])
+def test_a_failure_leaves_the_points_that_were_given_before_it(failure, monkeypatch, capsys):
+    def judge(mean):
+        yield 1, "The first half: right."
+        raise failure
+
+    two_parts(monkeypatch, judge)
+    assert lab.check("98-mean", cell(GOOD, "mean")) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "The first half: right." and said[-1] == "1 of 2 points." and len(said) == 3

@@ -78,19 +78,20 @@ def judged_in_worker(
         raise AnswerFailed(f"{what} could not be judged. {failure}") from failure
 
 
-def check(exercise: str, answer: Any, *more: Any) -> float:
-    """Judge the answer to an exercise: print what is right and wrong, keep the best points, return the points.
+def check(exercise: str, *answers: Any) -> float:
+    """Judge the answers to an exercise: print what is right and wrong, keep the best points, return the points.
 
-    An answer that still holds `...` is not attempted and gives 0, and so does a check that the learner
+    An answer that still holds `...` is not attempted and gives 0; so does a check that the learner
     interrupts. Raises LabError for an unknown exercise.
     """
     found = find(exercise)
     try:
-        if any(untouched(part) for part in (answer, *more)):
-            raise NotAttempted
-        points = _judge(found, answer, *more)
-    except NotAttempted:
-        print("Not attempted yet.")
+        stubs = [untouched(part) for part in answers]
+        if any(stubs):
+            raise NotAttempted(_left(found, stubs))
+        points = _judge(found, *answers)
+    except NotAttempted as left:
+        print(f"Not attempted yet{left}.")
         return 0
     except KeyboardInterrupt:
         print("Stopped. The check was interrupted; nothing was saved.")
@@ -112,7 +113,7 @@ def call(function: Callable, *arguments: Any) -> Any:
     if it raises.
     """
     # Worded before the call, which may change its arguments.
-    shown = ", ".join(_short(argument) for argument in arguments)
+    shown = ", ".join(short(argument) for argument in arguments)
     try:
         result = function(*arguments)
     except (NotAttempted, AnswerFailed, KeyboardInterrupt):
@@ -127,6 +128,8 @@ def call(function: Callable, *arguments: Any) -> Any:
 
 def find(name: str) -> Exercise:
     """The exercise with this id. Raises LabError with the nearest id."""
+    if not isinstance(name, str):
+        raise LabError('Give the exercise\'s id as text first, as in lab.check("01-decode", decode).')
     known = {exercise.id: exercise for exercise in exercises(name[:2])}
     if name not in known:
         hint = nearest(name, list(known)) if known else "The course has none of that chapter."
@@ -147,13 +150,24 @@ def exercises(number: str) -> tuple[Exercise, ...]:
 
 def untouched(answer: Any) -> bool:
     """Whether `...` is still in the answer: as its value, inside a container, or as a function's whole body."""
-    if answer is ...:
-        return True
-    if isinstance(answer, Mapping):
-        return any(untouched(value) for value in answer.values())
-    if isinstance(answer, list | tuple | set):
-        return any(untouched(value) for value in answer)
-    return isinstance(answer, types.FunctionType) and _only_dots(answer)
+    left, seen = [answer], set()
+    while left:
+        part = left.pop()
+        if part is ... or (isinstance(part, types.FunctionType) and _only_dots(part)):
+            return True
+        if isinstance(part, Mapping | list | tuple | set) and id(part) not in seen:
+            seen.add(id(part))  # a container may hold itself
+            left += part.values() if isinstance(part, Mapping) else part
+    return False
+
+
+def _left(exercise: Exercise, stubs: list[bool]) -> str:
+    """Which of several answers are still stubs, as the end of "Not attempted yet"; empty if all are."""
+    names = list(inspect.signature(exercise.judge).parameters)
+    if all(stubs) or len(stubs) != len(names):
+        return ""
+    stub = " and ".join(name for name, is_stub in zip(names, stubs, strict=True) if is_stub)
+    return f": {stub} is still `...`, and the check takes all parts at once"
 
 
 def _only_dots(function: types.FunctionType) -> bool:
@@ -163,25 +177,31 @@ def _only_dots(function: types.FunctionType) -> bool:
     """
     bare = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
     constants = {"LOAD_CONST", "RETURN_CONST"}
-    instructions = list(dis.get_instructions(inspect.unwrap(function)))
+    with contextlib.suppress(ValueError):  # wrappers in a circle
+        innermost = inspect.unwrap(function)
+        function = innermost if isinstance(innermost, types.FunctionType) else function
+    instructions = list(dis.get_instructions(function))
     return all(step.opname in bare for step in instructions) and all(
         step.argval in (None, ...) for step in instructions if step.opname in constants
     )
 
 
 def _judge(exercise: Exercise, *answer: Any) -> float:
-    """Run the judge, print its sentences and add up its points; a failure is one sentence and 0 points."""
+    """Run the judge, print its sentences and add up its points; a failure is one sentence more and no points."""
+    verdicts: list[tuple[float, str]] = []
     with _stderr_to_stdout():
         try:
-            verdicts = _wrong_number(exercise, len(answer)) or list(exercise.judge(*answer))
+            # One by one: what was right before a failure stays right.
+            for verdict in _wrong_number(exercise, len(answer)) or exercise.judge(*answer):
+                verdicts.append(verdict)
         except (NotAttempted, KeyboardInterrupt):
             raise
         except AnswerFailed as failure:
-            verdicts = [(0, str(failure))]
+            verdicts.append((0, str(failure)))
         except BaseException as error:
             line = _line_of(error, *answer)
             opening = "Your code raised" if line else "This check could not make sense of your answer:"
-            verdicts = [(0, f"{opening} {_told(error, line)}")]
+            verdicts.append((0, f"{opening} {_told(error, line)}"))
     for _, sentence in verdicts:
         print(sentence)
     points = sum(points for points, _ in verdicts)
@@ -246,7 +266,7 @@ _OUTLINE = reprlib.Repr()
 _OUTLINE.maxlevel = 1
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """An argument in a few words; an array by its first elements and how many it has."""
     if hasattr(value, "dtype") and getattr(value, "shape", ()):
         shape = "×".join(str(n) for n in value.shape)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from samebits.bits import from_bits, ulp_distance
-from samebits.lab.check import AnswerFailed, Exercise, call
+from samebits.lab.check import AnswerFailed, Exercise, call, short
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -51,6 +51,8 @@ def _first_wrong(decode: Callable, patterns: tuple[int, ...], mistake: Callable)
 def _normal_mistake(pattern: int, given: float) -> str:
     anatomy = from_bits(pattern)
     right, fraction = anatomy.value, anatomy.fraction / 2**23
+    if given == -right and right > 0:
+        return "The first bit is the sign: 0 means plus. Python reads −1 ** sign as −(1 ** sign): write (−1) ** sign."
     if given == -right:
         return "The first bit is the sign: 1 means minus."
     if given == 0:
@@ -133,6 +135,8 @@ def _one_sign_mistake(a: np.float32, b: np.float32, given: float) -> str:
     right = ulp_distance(a, b)
     if given == -right:
         return "A distance has no sign: the order of a and b must not matter."
+    if given == 0 and a > b:
+        return "Here a is the larger one: count the steps down as well as those up."
     if given == right - 1:
         return "You counted the numbers in between; neighbours are one step apart."
     if given in (float(2**32 - right), float(2**64 - right)):
@@ -160,7 +164,10 @@ def _across_zero_mistake(a: np.float32, b: np.float32, given: float) -> str:
 def judge_two_orders(numbers: Any) -> Verdicts:
     """Three numbers from 1 to 100 whose float32 sum depends on the brackets."""
     try:
-        numbers = [float(number) for number in numbers]
+        numbers = list(numbers)
+        if any(isinstance(number, str | bytes) for number in numbers):
+            raise TypeError("float reads numbers from text")
+        numbers = [_as_float(number) for number in numbers]
     except (TypeError, ValueError):
         yield 0, "Give a list of three numbers, such as [1.5, 2.5, 3.5]."
         return
@@ -181,6 +188,13 @@ def judge_two_orders(numbers: Any) -> Verdicts:
         )
     else:
         yield 0, f"Both brackets give {left!s} in float32. {_why_equal(a, b, c, numbers)}"
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _why_outside(numbers: list[float]) -> str:
@@ -250,14 +264,20 @@ def _hard_sums(dtype: type) -> Iterator[tuple[str, np.ndarray]]:
     shuffled = random.Random(1)
     yield "one number", np.array([0.1], dtype)
     yield "three numbers", np.array([1, 2, 4], dtype)
-    for n in (5, 8, 64, 128, 1025):
-        yield f"1/u and then {n - 1} ones", np.array([1 / u] + [1] * (n - 1), dtype)
+    for n in (4, 5, 8, 64, 128, 1025):
+        x = np.array([1 / u] + [1] * (n - 1), dtype)
+        yield f"1/u and then {n - 1} ones", x
+        # For what goes through the numbers from the other end, or has sorted them.
+        yield f"{n - 1} ones and then 1/u", x[::-1]
+        yield f"−1/u and then {n - 1} times −1", -x
     # A right half that is added serially is a chain of n/2 additions, and the giant stands at its beginning.
     for n in (64, 1025):
         x = np.array([1 / u] + [1] * (n - 1), dtype)
         yield f"{n} numbers: ones, and 1/u in the middle", np.roll(x, n // 2)
     yield "4,096 random numbers", np.array([shuffled.gauss(0, 1) for _ in range(4096)], dtype)
     yield "3,000 numbers from 0 to 1", np.array([shuffled.random() for _ in range(3000)], dtype)
+    # A tree of equal numbers is exact; a running total of any order is not.
+    yield "4,096 times 0.1", np.full(4096, 0.1, dtype)
     # Each level of a tree meets exactly the half ULP that it rounds off: hard for pairwise, easy compensated.
     steps = np.concatenate([[1.0], *(np.full(2**k, u / 2**k) for k in range(12))])
     yield "1 and then 4,095 numbers of u, u/2, u/2, u/4, …", steps.astype(dtype)
@@ -274,14 +294,15 @@ def _first_wrong_sum(add: Callable, allowed: Callable, factor: str, why: Callabl
         for words, x in _hard_sums(dtype):
             result = call(add, x.copy())
             _number(result, getattr(add, "__name__", "your function"))
-            if dtype is np.float32 and getattr(result, "dtype", None) != x.dtype:
-                return _left_the_format(result)
+            if not _in_format(result, x.dtype):
+                return _left_the_format(result, x.dtype)
             magnitudes = sum(Fraction(abs(float(value))) for value in x)
             error, steps = abs(_error(result, x)) / magnitudes, Fraction(allowed(x))
             if error <= steps * u / (1 - steps * u):
                 continue
             if len(x) <= FEW:
-                seen = f"{x.dtype}: your {_call_in_full(add, x)} gives {result!s}, and should give {_exact(x)!s}."
+                gives, should = _in_full(result), _in_full(_exact(x))
+                seen = f"{x.dtype}: your {_call_in_full(add, x)} gives {gives}, and should give {should}."
             else:
                 seen = f"{x.dtype}, {words}: the error is {float(error / u):.3g} u · Σ|x|, and at most "
                 seen += f"{factor.format(float(steps))} u · Σ|x| is allowed."
@@ -297,8 +318,13 @@ FEW = 8
 
 
 def _call_in_full(add: Callable, x: np.ndarray) -> str:
-    numbers = ", ".join(str(int(value)) if value == int(value) else str(value) for value in x)
+    numbers = ", ".join(map(_in_full, x))
     return f"{getattr(add, '__name__', 'function')}([{numbers}])"
+
+
+def _in_full(value: Any) -> str:
+    """A whole number in all its digits: NumPy shows the float32 16777220 as 1.677722e+07."""
+    return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
 
 
 def _exact(x: np.ndarray) -> np.floating:
@@ -306,10 +332,19 @@ def _exact(x: np.ndarray) -> np.floating:
     return x.dtype.type(math.fsum(x.tolist()))
 
 
-def _left_the_format(result: Any) -> str:
+def _in_format(result: Any, dtype: np.dtype) -> bool:
+    """Whether the result is in the numbers' own format. Python's float is float64; a wider format may hold it too."""
+    given = result.dtype if isinstance(result, np.generic | np.ndarray) else None
+    if dtype == np.float32:
+        return given == dtype
+    return given is None or given.itemsize >= dtype.itemsize
+
+
+def _left_the_format(result: Any, dtype: np.dtype) -> str:
+    given = result.dtype if isinstance(result, np.generic | np.ndarray) else type(result).__name__
     return (
-        f"For float32 numbers it gives a {getattr(result, 'dtype', type(result).__name__)}, which is not the numbers' "
-        "own format. Keep every partial sum and the result in x.dtype."
+        f"For {dtype} numbers it gives a {given}, which is not the numbers' own format. Keep every partial sum and the "
+        "result in x.dtype."
     )
 
 
@@ -354,7 +389,7 @@ def judge_any_order(any_order: Callable) -> Verdicts:
         first = _bytes(results[0])
         other = next((result for result in results if _bytes(result) != first), None)
         if other is not None:
-            why = _TIES if words in (PAIRS, LARGE_PAIRS) else _why_ordered(any_order)
+            why = _TIES if words in TIES else _why_ordered(any_order)
             yield 0, f"{words}: one order gives {results[0]!s}, another {other!s}. {why}"
             return
     yield (
@@ -366,6 +401,8 @@ def judge_any_order(any_order: Callable) -> Verdicts:
 PAIRS = "30 numbers, each twice, their negatives, and 0.1"
 LARGE = "five numbers from 1e12 to 2e12"
 LARGE_PAIRS = "a number near 2**45, twice, its negative, twice, and 2**−7 + 2**−18"
+LAST_PAIRS = {power: f"2**{power}, 2**{power - 24}, 2, 1 and −1" for power in (53, 64)}
+TIES = (PAIRS, LARGE_PAIRS, *LAST_PAIRS.values())
 
 
 def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
@@ -410,6 +447,16 @@ def _order_traps() -> Iterator[tuple[str, np.ndarray]]:
     # twice the number, which some orders reach, neither does.
     large = [sign * 1.5 * 2.0**45 for sign in (1, 1, -1, -1)]
     yield LARGE_PAIRS, np.array([*large, 2.0**-7 + 2.0**-18], np.float32)
+    # From the largest down: 1 and −1 meet a total at which float64, or an 80-bit float, has room for even numbers only,
+    # and the first of the two moves it. It lies next to a boundary of rounding to float32, so that this shows as well.
+    for power, words in LAST_PAIRS.items():
+        yield words, np.array([2.0**power, 2.0 ** (power - 24), 2, 1, -1], np.float32)
+    # The dust wanders about a power of two, where float64 rounds it differently on the two sides.
+    dust = [rng.gauss(0, 2.0**-20) for _ in range(200)]
+    yield (
+        "2**31, −2**31 and 200 random numbers near 2**−20",
+        np.array([2.0**31, *dust, -(2.0**31)], np.float32),
+    )
 
 
 def _split(value: float) -> list[float]:
@@ -519,12 +566,14 @@ def _number(result: Any, name: str) -> float:
     if result is None:
         raise AnswerFailed(f"{name} gives None; return the result.")
     try:
+        if isinstance(result, str | bytes):
+            raise TypeError("float reads numbers from text")
         shape = np.shape(result)
         if shape:
             raise AnswerFailed(f"{name} gives an array of shape {shape}, and should give one number.")
         return float(result)
     except (TypeError, ValueError, OverflowError) as error:
-        raise AnswerFailed(f"{name} gives {result!r}, and should give a number.") from error
+        raise AnswerFailed(f"{name} gives {short(result)}, and should give a number.") from error
 
 
 EXERCISES = (

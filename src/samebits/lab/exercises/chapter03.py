@@ -7,16 +7,17 @@ machine. Like every judge of the course they stop at the first mistake.
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from samebits.bits import fingerprint
 from samebits.lab import figures03
-from samebits.lab.check import AnswerFailed, Exercise, call
+from samebits.lab.check import AnswerFailed, Exercise, call, short
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -82,7 +83,7 @@ def judge_identify(identify: Callable) -> Verdicts:
     yield 1, "Every algorithm was recognised, on two inputs, and so were two that share their bits."
 
     seen = fingerprint(backwards(x, w), "xxh3")
-    given = _names(call(identify, seen, x, w, dict(WAYS)))
+    given = _identified(identify, seen, x, w)
     if given != {"backwards"}:
         yield (
             0,
@@ -91,7 +92,7 @@ def judge_identify(identify: Callable) -> Verdicts:
         )
         return
     double = _products(x.astype(np.float64), w.astype(np.float64)).sum(axis=-1).astype(np.float32)
-    given = _names(call(identify, fingerprint(double), x, w, dict(WAYS)))
+    given = _identified(identify, fingerprint(double), x, w)
     if given:
         yield (
             0,
@@ -104,7 +105,7 @@ def judge_identify(identify: Callable) -> Verdicts:
 
 def _identify_mistake(identify: Callable, seen: str, x: np.ndarray, w: np.ndarray, other_input: bool) -> str:
     right = {name for name, way in WAYS.items() if fingerprint(way(x, w)) == seen}
-    given = _names(call(identify, seen, x, w, dict(WAYS)))
+    given = _identified(identify, seen, x, w)
     if given == right:
         return ""
     opening = f"For bits of {' or '.join(sorted(right))}, identify gives {sorted(given)}."
@@ -119,12 +120,20 @@ def _identify_mistake(identify: Callable, seen: str, x: np.ndarray, w: np.ndarra
     return f"{opening} Run each way on x and w, and compare the fingerprint of its output with the one seen."
 
 
-def _names(answer: Any) -> set[str]:
-    if isinstance(answer, str) or not isinstance(answer, list | tuple | set | frozenset):
-        raise AnswerFailed(f"identify gives {answer!r}, and should give a list of names.")
-    if unknown := [name for name in answer if name not in WAYS]:
-        raise AnswerFailed(f"identify names {unknown[0]!r}, which is no key of ways.")
-    return set(answer)
+def _identified(identify: Callable, seen: str, x: np.ndarray, w: np.ndarray) -> set[str]:
+    # Copies, which the learner's function may change.
+    answer = call(identify, seen, x.copy(), w.copy(), dict(WAYS))
+    names = _listed(answer, "identify gives {}, and should give a list of names.")
+    if unknown := [name for name in names if name not in list(WAYS)]:
+        raise AnswerFailed(f"identify names {short(unknown[0])}, which is no key of ways.")
+    return set(map(str, names))
+
+
+def _listed(answer: Any, refusal: str) -> list:
+    """What a list, or anything else that gives its elements one by one, holds. Raises AnswerFailed with `refusal`."""
+    if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+        raise AnswerFailed(refusal.format(short(answer)))
+    return list(answer)
 
 
 # --- A tuner that stays put ------------------------------------------------------------------------------
@@ -202,7 +211,8 @@ def _near_ties_without_store(tune: Callable) -> tuple[str, str]:
         picks = _picks(tune, true, rng)
         if len(picks) > 1:
             why = "Keep the first candidate unless another one is faster by a margin wider than the noise."
-            if len(_picks(tune, true, rng, interrupts=False)) == 1:
+            # At the widest gap, where a margin that is too narrow for the noise shows most.
+            if len(_picks(tune, _near_tie("native", 0.05, unit), rng, interrupts=False)) == 1:
                 why = _OUTLIERS
             return (
                 f"Two ways {gap:.0%} apart, {TRIALS} processes that share no store: {_counts(picks)}. The noise "
@@ -263,7 +273,7 @@ def _counts(picks: collections.Counter[str]) -> str:
 def _pick(tune: Callable, process: _Process, key: Any, store: dict) -> str:
     chosen = call(tune, process, list(CANDIDATES), key, store)
     if chosen not in CANDIDATES:
-        raise AnswerFailed(f"tune gives {chosen!r}, and should give one of the candidates.")
+        raise AnswerFailed(f"tune gives {short(chosen)}, and should give one of the candidates.")
     return chosen
 
 
@@ -316,6 +326,11 @@ _OPEN_TRAPS = (
         "A is either fast or slow, and wins half of the races, far as the medians (or the minima) are apart.",
     ),
     (
+        "the third by its median",
+        {"A": [2.0, 2.02, 1.98], "B": [2.2, 2.25, 2.3], "C": [1.0, 5.0] * 3},
+        "C has the worst median, and wins half of the races: let all of them run, not the best two.",
+    ),
+    (
         "both slow down together",
         {"A": [1.0, 2.0, 3.0, 4.0], "B": [1.5, 2.5, 3.5, 4.5]},
         "The timings are drawn independently: compare each of one way with each of the other, not row by row.",
@@ -325,6 +340,11 @@ _OPEN_TRAPS = (
         {"A": [1.0, 1.3, 1.6], "B": [1.1, 1.4, 1.5], "C": [1.2, 1.25, 1.7], "D": [8.0, 8.1]},
         "With three rivals each wins fewer than half of the races; two of them need a quarter each.",
     ),
+    (
+        "one favourite of three",
+        {"A": [1.0] * 7 + [5.0] * 3, "B": [2.0, 3.0], "C": [2.1, 2.9]},
+        "A wins most races, and B and C share the rest: a race is open if two ways reach a quarter.",
+    ),
     ("a way alone", {"A": [1.0, 1.5, 0.5]}, "One way has no rival."),
 )
 
@@ -332,7 +352,7 @@ _OPEN_TRAPS = (
 def judge_open_races(open_races: Callable) -> Verdicts:
     """open_races(table) → the shapes at which two ways or more win at least a quarter of the races."""
     for words, timings, why in _OPEN_TRAPS:
-        given = _shapes(call(open_races, {words: timings}), {words: timings})
+        given = _open(open_races, {words: timings})
         if (words in given) != is_open(timings):
             is_so = "is open and is missing from" if is_open(timings) else "isn't open and is in"
             yield 0, f"“{words}” {is_so} your answer: {timings}. {why}"
@@ -341,7 +361,7 @@ def judge_open_races(open_races: Callable) -> Verdicts:
 
     table, source = figures03.recorded_timings()
     right = [shape for shape, timings in table.items() if is_open(timings)]
-    given = _shapes(call(open_races, table), table)
+    given = _open(open_races, table)
     if given != set(right):
         yield (
             0,
@@ -351,12 +371,14 @@ def judge_open_races(open_races: Callable) -> Verdicts:
     yield 1, f"Right on the recorded table ({source.stored}): {', '.join(right)}."
 
 
-def _shapes(answer: Any, table: Mapping[str, Any]) -> set[str]:
-    if isinstance(answer, str) or not isinstance(answer, list | tuple | set | frozenset):
-        raise AnswerFailed(f"open_races gives {answer!r}, and should give a list of shapes.")
-    if unknown := [shape for shape in answer if shape not in table]:
-        raise AnswerFailed(f"open_races gives {unknown[0]!r}, which is no key of the table.")
-    return set(answer)
+def _open(open_races: Callable, table: Mapping[str, Any]) -> set[str]:
+    # A copy, which the learner's function may use up.
+    shapes = _listed(
+        call(open_races, copy.deepcopy(table)), "open_races gives {}, and should give a list of shapes."
+    )
+    if unknown := [shape for shape in shapes if shape not in list(table)]:
+        raise AnswerFailed(f"open_races gives {short(unknown[0])}, which is no key of the table.")
+    return set(map(str, shapes))
 
 
 # --- The last batch --------------------------------------------------------------------------------------
@@ -402,6 +424,9 @@ def judge_last_batch(all_features: Callable, why: Any) -> Verdicts:
     )
 
 
+_JOIN = "Join the batches: np.concatenate makes one array of them."
+
+
 def _features(all_features: Callable, images: np.ndarray, w: np.ndarray, batch: int, words: str):
     """What the learner's function gives, checked for its shape."""
     sizes: list[int] = []
@@ -417,11 +442,20 @@ def _features(all_features: Callable, images: np.ndarray, w: np.ndarray, batch: 
         raise AnswerFailed(
             f"{words}: convolve got {max(sizes)} images at once, and memory holds {batch}. Cut them into batches."
         )
+    if results is None:
+        raise AnswerFailed(f"{words}: all_features gives None; return the features.")
     shape = (len(images), len(w), *images.shape[2:])
-    given = np.shape(results)
+    try:
+        given = np.shape(results)
+    except ValueError as error:  # batches of several sizes in a list
+        raise AnswerFailed(
+            f"{words}: all_features gives a list, and should give one array. {_JOIN}"
+        ) from error
     if given != shape:
         fate = ""
-        if len(given) == 4 and given[0] < shape[0]:
+        if len(given) == 5:
+            fate = f" {_JOIN}"
+        elif len(given) == 4 and given[0] < shape[0]:
             fate = " Images are missing: dropping the last batch suits training, where every epoch shuffles anew."
         elif len(given) == 4 and given[0] > shape[0]:
             fate = " Cut off what you added."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from samebits.bits import fingerprint
 from samebits.experiments.gemm_workspace import workspace_bytes
-from samebits.lab.check import AnswerFailed, Exercise, call
+from samebits.lab.check import AnswerFailed, Exercise, call, short
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -16,17 +18,26 @@ Verdicts = Iterator[tuple[float, str]]
 
 AMPERE, HOPPER, BLACKWELL, ADA = (8, 0), (9, 0), (12, 0), (8, 9)
 WELL_FORMED = ((":4096:8", AMPERE), (":16:8", HOPPER), (":4096:2:16:8", AMPERE), (":1:1:2:2:3:3", ADA))
-DEFAULTS = ((None, AMPERE), (None, HOPPER), (None, BLACKWELL), (None, (10, 0)), (None, (7, 5)), (None, ADA))
-MALFORMED = (("4096:8", AMPERE), ("", HOPPER), (":4096", AMPERE), (":big:8", HOPPER), (":-16:8", AMPERE))
+DEFAULTS = tuple(
+    (None, card) for card in (AMPERE, HOPPER, BLACKWELL, (10, 0), (10, 3), (12, 1), (11, 0), (7, 5), ADA)
+)
+MALFORMED = (
+    ("4096:8", AMPERE),
+    ("", HOPPER),
+    (":4096", AMPERE),
+    (":big:8", HOPPER),
+    (":-16:8", AMPERE),
+    (":16:big:8", AMPERE),
+)
 # What PyTorch's rule finds where a person may see an error.
-PARTLY = ((":16:8:4096", AMPERE), (" :16:8 ", AMPERE), ("limit:16:8", HOPPER))
+PARTLY = ((":16:8:4096", AMPERE), (" :16:8 ", AMPERE), ("limit:16:8", HOPPER), (":16:8:big:4:2", HOPPER))
 
 
 def judge_bytes(bytes_of: Callable) -> Verdicts:
     """bytes_of(config, capability) → bytes: a point for pairs, one for defaults, one for malformed text."""
     for points, cases, right in (
         (1, WELL_FORMED, "Pairs: right, and in KiB."),
-        (1, DEFAULTS, "Defaults: right, for four generations of cards."),
+        (1, DEFAULTS, "Defaults: right, for cards of six generations."),
         (1, MALFORMED + PARTLY, "Malformed and half-formed text: right."),
     ):
         for config, capability in cases:
@@ -46,7 +57,7 @@ def _wrong_bytes(bytes_of: Callable, config: str | None, capability: tuple[int, 
         raise
     if isinstance(given, int | float | np.number) and given == right:
         return ""
-    told = f"bytes_of({config!r}, {capability}) gives {given!r}, and should give {right:,}."
+    told = f"bytes_of({config!r}, {capability}) gives {short(given)}, and should give {right:,}."
     return f"{told} {_bytes_mistake(config, capability, given, right)}".strip()
 
 
@@ -86,7 +97,7 @@ def judge_split_k(split_k: Callable, evidence: Callable) -> Verdicts:
             return
     yield 2, "split_k: right. The parts are added one by one, in their order, in float32."
     for planted in _planted():
-        if wrong := _wrong_evidence(evidence, *planted):
+        if wrong := _wrong_evidence(evidence, planted):
             yield 0, wrong
             return
     yield (
@@ -137,26 +148,24 @@ def _wrong_product(split_k: Callable, a: np.ndarray, b: np.ndarray, parts: int, 
     if (given + np.float32(0)).tobytes() == (right + np.float32(0)).tobytes():
         return ""
     told = f"With {words}, element [0, 0] is {float(given[0, 0]):.9g} and should be {float(right[0, 0]):.9g}."
-    return f"{told} {_order_mistake(given, a, b, partials)}"
+    return f"{told} {_order_mistake(split_k, given, a, b, partials)}"
 
 
-def _order_mistake(given: np.ndarray, a: np.ndarray, b: np.ndarray, partials: list[np.ndarray]) -> str:
+def _order_mistake(split_k: Callable, given: np.ndarray, a: np.ndarray, b: np.ndarray, partials: list) -> str:
     if not np.allclose(given, sum(partials), atol=8):  # how far wrong, not whether the same
         return "Is every column of a in one part, and multiplied by the row of b that belongs to it?"
-    if np.array_equal(given, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)):
-        return "That is the exact sum, rounded once: the parts were added in float64. Keep every addition in float32."
-    if np.array_equal(given, _in_order(partials[::-1])):
-        return "The parts were added from the last to the first. The order is fixed, but it is another one."
-    if np.array_equal(given, _pairwise(partials)):
-        return "The parts were added as a tree. That order is fixed, too, but it is another one: go from part to part."
-    sorted_parts = (
-        [sorted(partials, key=lambda part: part[0, 0], reverse=r) for r in (False, True)]
-        if a.shape[0] == 1
-        else []
-    )
-    if any(np.array_equal(given, _in_order(parts)) for parts in sorted_parts):
-        return "The parts were sorted by their value first. Add them in the order of K."
+    probes = [(x, y, call(split_k, x.copy(), y.copy(), PARTS)) for x, y in _probes()]
+    for way, advice in _OTHER_ORDERS.items():
+        # On one product two orders may agree by chance, on all of these they don't.
+        if all(np.array_equal(given, way(x, y, _partials(x, y, PARTS))) for x, y, given in probes):
+            return advice
     return "Add the parts one by one: the first, plus the second, plus the third …"
+
+
+def _probes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(45)
+    for _ in range(12):
+        yield _ordered(tuple(rng.standard_normal(PARTS) * 2.0 ** rng.integers(0, 3, PARTS)))
 
 
 def _pairwise(partials: list[np.ndarray]) -> np.ndarray:
@@ -167,34 +176,94 @@ def _pairwise(partials: list[np.ndarray]) -> np.ndarray:
     return partials[0]
 
 
-def _planted() -> Iterator[tuple[np.ndarray, np.ndarray, int, bool, str]]:
-    """Products with the number of their answers, whether the split changes them, and words for them."""
-    yield *_ordered((2.0**24, 1.0, 1.0, 1.0)), 1, True, "parts of 2^24, 1, 1 and 1"
-    yield *_ordered((1.0, 2.0, 3.0, 4.0)), 1, False, "parts of 1, 2, 3 and 4, which add exactly"
-    yield *_ordered((1.0, np.nan, 1.0, 1.0)), 1, False, "a part that is NaN"
-    # In order 3, backwards 7, and unsplit 6.
-    yield (
-        *_ordered((3.0, 2.0**26, -(2.0**26), 3.0)),
-        2,
-        True,
-        "a multiply that adds backwards in every other run",
+def _every_fourth(a: np.ndarray, b: np.ndarray, partials: list[np.ndarray]) -> np.ndarray:
+    pieces = (
+        (a[:, part::PARTS].astype(np.float64), b[part::PARTS].astype(np.float64)) for part in range(PARTS)
     )
+    return _in_order([(x @ y).astype(np.float32) for x, y in pieces])
 
 
-def _wrong_evidence(
-    evidence: Callable, a: np.ndarray, b: np.ndarray, answers: int, differs: bool, words: str
-) -> str:
-    """`evidence` is handed a product of the judge's own, whose bits no BLAS decides."""
+def _sorted(partials: list[np.ndarray], reverse: bool) -> list[np.ndarray]:
+    return sorted(partials, key=lambda part: part[0, 0], reverse=reverse)
+
+
+_BY_VALUE = "The parts were sorted by their value first. Add them in the order of K."
+_OTHER_ORDERS: Mapping[Callable[[np.ndarray, np.ndarray, list[np.ndarray]], np.ndarray], str] = {
+    lambda a, b, partials: _exact(a, b): (
+        "That is the exact sum, rounded once: K was not cut, or the parts were added in float64. Keep every addition "
+        "in float32."
+    ),
+    lambda a, b, partials: _in_order(partials[::-1]): (
+        "The parts were added from the last to the first. The order is fixed, but it is another one."
+    ),
+    lambda a, b, partials: _pairwise(partials): (
+        "The parts were added as a tree. That order is fixed, too, but it is another one: go from part to part."
+    ),
+    _every_fourth: (
+        "Each part holds every fourth column of a. Cut K into stretches, of columns that stand side by side."
+    ),
+    lambda a, b, partials: _in_order(_sorted(partials, reverse=False)): _BY_VALUE,
+    lambda a, b, partials: _in_order(_sorted(partials, reverse=True)): _BY_VALUE,
+}
+
+
+@dataclass(frozen=True)
+class _Planted:
+    """What a product of the judge's own gives, whose bits no BLAS decides.
+
+    split    results of a multiply in parts, turn by turn
+    unsplit  result of a multiply in one part
+    """
+
+    words: str
+    split: tuple[np.ndarray, ...]
+    unsplit: np.ndarray
+    hint: str = ""
+
+
+def _planted() -> Iterator[_Planted]:
+    close = "They are close, and a tolerance hides that: compare fingerprints."
+    yield _Planted("parts of 2^24, 1, 1 and 1", (_column(2.0**24),), _column(2.0**24 + 4), close)
+    yield _Planted("parts of 1, 2, 3 and 4, which add exactly", (_column(10),), _column(10))
+    yield _Planted(
+        "a part that is NaN",
+        (_column(np.nan),),
+        _column(np.nan),
+        "A NaN is not equal to itself, and its bits are: compare fingerprints.",
+    )
+    # Their sums agree, and so do the texts that NumPy makes of them.
+    value, next_to_it = np.float32(0.01), np.nextafter(np.float32(0.01), np.float32(1))
+    yield _Planted(
+        "rows of which only the middle ones differ, by one ULP",
+        (_column(10, value, -value, 10),),
+        _column(10, next_to_it, -next_to_it, 10),
+        "Compare all of it, and bits: the fingerprint of the whole array.",
+    )
+    yield _Planted(
+        "parts that add to −0.0, and +0.0 unsplit",
+        (_column(-0.0),),
+        _column(0.0),
+        "`==` and tolerances call −0.0 and +0.0 equal, and their bits differ: compare fingerprints.",
+    )
+    yield _Planted("a multiply that adds backwards in every other run", (_column(7), _column(3)), _column(6))
+
+
+def _column(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)[:, None]
+
+
+def _wrong_evidence(evidence: Callable, planted: _Planted) -> str:
+    rows = len(planted.unsplit)
+    a, b = np.ones((rows, 2 * PARTS), np.float32), np.ones((2 * PARTS, 1), np.float32)
     calls: list[int] = []
 
     def multiply(a: np.ndarray, b: np.ndarray, parts: int) -> np.ndarray:
         calls.append(parts)
         if parts == 1:
-            return _exact(a, b) if differs else _one_by_one(a, b)
-        partials = [_one_by_one(x, y) for x, y in _pieces(a, b, parts)]
-        return _in_order(partials[::-1] if answers == 2 and calls.count(parts) % 2 else partials)
+            return planted.unsplit.copy()
+        return planted.split[(calls.count(parts) - 1) % len(planted.split)].copy()
 
-    given = call(evidence, multiply, a.copy(), b.copy(), PARTS)
+    given = call(evidence, multiply, a, b, PARTS)
     if not isinstance(given, dict) or set(given) != {"answers", "differs"}:
         return "evidence should return a dict with the keys answers and differs, and no others."
     if calls.count(PARTS) < 20:
@@ -203,28 +272,19 @@ def _wrong_evidence(
         )
     if 1 not in calls:
         return "evidence never multiplied unsplit. One part is the whole: multiply(a, b, 1)."
-    nan = (
-        " A NaN is not equal to itself, and its bits are: compare fingerprints." if np.isnan(a).any() else ""
-    )
+    answers = len({fingerprint(result) for result in planted.split})
+    differs = fingerprint(planted.unsplit) not in {fingerprint(result) for result in planted.split}
     if given["answers"] != answers:
         runs = "the runs have two answers" if answers == 2 else "all runs have the same bits"
-        hint = (
-            " Count what the runs gave: the length of the set of their fingerprints." if answers == 2 else nan
-        )
-        return f"With {words}, {runs}, and answers is {given['answers']!r}.{hint}"
+        hint = planted.hint if np.isnan(planted.unsplit).any() else ""
+        if answers == 2:
+            hint = "Count what the runs gave: the length of the set of their fingerprints."
+        return f"With {planted.words}, {runs}, and answers is {short(given['answers'])}. {hint}".rstrip()
     if bool(given["differs"]) != differs:
-        hint = " They are close, and a tolerance hides that: compare fingerprints." if differs else nan
         state = "have other bits" if differs else "have the same bits"
-        return f"With {words}, split and unsplit {state}, and differs is {given['differs']!r}.{hint}"
+        told = f"With {planted.words}, split and unsplit {state}, and differs is {short(given['differs'])}."
+        return f"{told} {planted.hint}".rstrip()
     return ""
-
-
-def _one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.add.accumulate(a[:, :, None] * b, axis=1)[:, -1]
-
-
-def _pieces(a: np.ndarray, b: np.ndarray, parts: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return zip(np.array_split(a, parts, axis=1), np.array_split(b, parts), strict=True)
 
 
 def _exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -311,7 +371,7 @@ def judge_diagnosis(diagnosis: Any) -> Verdicts:
         return
     for program, given in diagnosis.items():
         if given not in DIAGNOSES:
-            yield 0, f"{program}: {given!r} is none of the diagnoses: {', '.join(DIAGNOSES)}."
+            yield 0, f"{program}: {short(given)} is none of the diagnoses: {', '.join(DIAGNOSES)}."
         elif given == RIGHT_DIAGNOSES[program]:
             yield 1, f"{program}: {given}. {_BECAUSE[program]}"
         else:
@@ -369,7 +429,7 @@ def judge_remedy(restores: Any) -> Verdicts:
     if not isinstance(restores, Mapping) or set(restores) != set(REMEDIES):
         yield 0, f"Give a dict with the keys {', '.join(REMEDIES)}, each True or False."
         return
-    if unclear := [name for name, given in restores.items() if not isinstance(given, bool)]:
+    if unclear := [name for name, given in restores.items() if not isinstance(given, bool | np.bool_)]:
         yield 0, f"{unclear[0]!r} is neither True nor False."
         return
     wrong = [name for name, (right, _) in REMEDIES.items() if restores[name] != right]
@@ -380,7 +440,14 @@ def judge_remedy(restores: Any) -> Verdicts:
         )
         return
     name = wrong[0]
-    left = f" {len(wrong) - 1} more of the eight are wrong." if len(wrong) > 1 else ""
+    more = len(wrong) - 1
+    left = (
+        f" {more} more of the eight are wrong."
+        if more > 1
+        else " One more of the eight is wrong."
+        if more
+        else ""
+    )
     yield max(0, 3 - len(wrong)), f"{name!r} is not {restores[name]}. {REMEDIES[name][1]}{left}"
 
 
