@@ -402,6 +402,8 @@ def _array(x: Any) -> np.ndarray:
         raise TypeError(
             f"A {type(x).__name__} has no fingerprint; use an array, a tensor, a number, or a list or dict of them."
         )
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("A masked array hides elements, which have bytes all the same; use filled() first.")
     array = np.asarray(x)
     if array.dtype.hasobject:
         raise TypeError(
@@ -421,6 +423,8 @@ def _tensor_bytes(x: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in C order, on its device: 1-d, uint8."""
     import torch
 
+    if x.is_meta:
+        raise TypeError("A tensor on the meta device has no bytes; compute it on another device first.")
     if x.layout != torch.strided or x.is_quantized:
         raise TypeError(
             "A sparse or quantized tensor has no fingerprint; use to_dense() or dequantize() first."

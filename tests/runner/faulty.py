@@ -13,10 +13,12 @@ from samebits.experiment import BadSetting, Experiment, Knob, Observation, Prepa
 HABITS = (
     "none",
     "differs",
+    "differs by process",
     "other input",
     "slow",
     "hangs",
     "holds the lock",
+    "starts a child",
     "crashes",
     "is killed",
     "is killed with a child",
@@ -43,9 +45,10 @@ def observe(settings: dict, n: int):
     for number in range(0 if habit == "yields nothing" else n):
         if number == 2:
             _misbehave(habit)
-        if habit == "slow":
+        if habit in ("slow", "starts a child"):
             time.sleep(0.05)
-        output = f"sha256:{number if habit == 'differs' else 0}-{os.environ.get('FAULTY_VARIABLE', 'unset')}"
+        answer = {"differs": number, "differs by process": os.getpid()}.get(habit, 0)
+        output = f"sha256:{answer}-{os.environ.get('FAULTY_VARIABLE', 'unset')}"
         yield Observation(
             output, f"sha256:{number if habit == 'other input' else 0}", 0.0, {"pid": os.getpid()}
         )
@@ -56,6 +59,8 @@ def _misbehave(habit: str) -> None:
         time.sleep(1000)
     elif habit == "holds the lock":
         ctypes.PyDLL(None).sleep(1000)  # compiled code that never lets another Python thread run
+    elif habit == "starts a child":
+        _fork_and_sleep(in_a_group_of_its_own=False)
     elif habit == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif habit == "is killed":
@@ -150,4 +155,9 @@ VARIABLE = _experiment(
         ),
     ),
 )
+SWITCH = _experiment(
+    "SWITCH",
+    knobs=(Knob("switch", "Switch", "Read once, when a library starts.", "toggle", False, scope="process"),),
+)
+WARMED = _experiment("WARMED", framework="imported_while_waiting")
 ON_CARD = _experiment("ON_CARD", card=lambda settings: "test-card")

@@ -158,6 +158,11 @@ def test_until_different_goes_on_past_the_repeats():
     assert runner.run(FAULTY, {"habit": "differs"}, repeats=2, until_different=True).ended == "different"
 
 
+def test_a_search_for_a_difference_compares_across_processes():
+    runs = runner.run("faulty:VARIABLE", {"habit": "differs by process"}, repeats=2, until_different=True)
+    assert runs.ended == "different" and len(runs.observations) == 2
+
+
 def test_process_knobs_go_there_and_back():
     def outputs(value):
         runs = runner.run("faulty:VARIABLE", {"variable": value}, repeats=4)
@@ -169,6 +174,13 @@ def test_process_knobs_go_there_and_back():
     assert outputs("two") != first
     assert outputs("one") == first
     assert outputs("unset")[0].endswith("unset")
+
+
+def test_runs_that_count_as_two_processes_came_from_two():
+    for _ in range(2):  # the second time both are there already
+        runs = runner.run("faulty:VARIABLE", repeats=4)
+        assert len({(o.process, o.scalars["pid"]) for o in runs.observations}) == 2
+        assert len({o.scalars["pid"] for o in runs.observations}) == 2
 
 
 def test_the_environment_is_complete_a_variable_can_be_unset(monkeypatch):
@@ -184,6 +196,89 @@ def test_at_most_two_workers_live_and_fresh_ones_are_not_kept():
     runs = [runner.run("faulty:FRESH", repeats=2) for _ in range(2)]
     assert len({o.scalars["pid"] for r in runs for o in r.observations}) == 4
     assert _workers_of(os.getpid()) == []
+
+
+def test_the_worker_that_was_used_least_recently_goes():
+    def process(value):
+        [observation] = runner.run("faulty:VARIABLE", {"variable": value}, repeats=1).observations
+        return observation.scalars["pid"]
+
+    one = process("one")
+    two = process("two")
+    assert process("one") == one
+    process("unset")
+    assert process("one") == one
+    assert process("two") != two
+
+
+def test_workers_that_nobody_uses_are_released(monkeypatch):
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.2)
+    runner.run("faulty:VARIABLE", repeats=2)
+    _assert_gone_within(2, _workers_of(os.getpid()))
+    assert len(runner.run("faulty:VARIABLE", repeats=2).observations) == 2
+
+
+def test_a_process_knob_without_a_variable_wants_another_process_too():
+    def processes(switch):
+        runs = runner.run("faulty:SWITCH", {"switch": switch}, repeats=2)
+        assert runs.per_process
+        return {observation.scalars["pid"] for observation in runs.observations}
+
+    assert not processes(False) & processes(True)
+    assert not runner.run(FAULTY, repeats=2).per_process
+
+
+def test_warming_up_imports_the_framework_once_and_the_run_finds_it_done(tmp_path, monkeypatch):
+    (tmp_path / "imported_while_waiting.py").write_text(
+        f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, f'{{os.getpid()}}.pid').touch()"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parent)]))
+    for _ in range(3):  # a panel that is shown three times
+        runner.warm(faulty.WARMED)
+    [warmed] = _workers_of(os.getpid())
+    _wait_until((tmp_path / f"{warmed.pid}.pid").exists, 20)
+    told = []
+    [observation] = runner.run("faulty:WARMED", repeats=1, on_wait=told.append).observations
+    assert observation.scalars["pid"] == warmed.pid and told == []
+
+
+def test_two_runs_of_one_kernel_take_turns():
+    began, told, times = threading.Event(), [], {"first": [], "second": []}
+
+    def note(name):
+        def observed(observation):
+            times[name].append(time.monotonic())
+            began.set()
+
+        return observed
+
+    first = threading.Thread(
+        target=runner.run, args=(FAULTY, {"habit": "slow"}), kwargs={"on_observation": note("first")}
+    )
+    first.start()
+    assert began.wait(20)
+    runner.run(FAULTY, repeats=3, on_observation=note("second"), on_wait=told.append)
+    first.join()
+    assert told[0] == "Waiting for another run in this notebook."
+    assert len(times["first"]) == 20 and times["first"][-1] <= times["second"][0]
+
+
+def test_an_interrupted_run_leaves_no_answers_for_the_next():
+    def interrupted(observation):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(FAULTY, {"habit": "slow"}, repeats=100, on_observation=interrupted)
+    assert _workers_of(os.getpid()) == []
+    assert len(runner.run(FAULTY, repeats=3).observations) == 3
+
+
+def test_a_stop_that_comes_when_the_run_is_over_does_not_stop_the_next():
+    runner.run(FAULTY, repeats=2)
+    [worker] = runner._POOL._workers
+    worker.tell({"do": "stop"})
+    runs = runner.run(FAULTY, repeats=5)
+    assert len(runs.observations) == 5 and runs.ended == "repeats"
 
 
 def test_one_worker_is_enough_where_memory_is_short(monkeypatch):
@@ -250,7 +345,7 @@ def test_a_python_of_tensorflows_without_tensorflow_is_one_sentence(monkeypatch,
 @pytest.mark.skipif(
     os.name != "posix", reason="SIGKILL is POSIX; elsewhere the worker's reading thread ends it"
 )
-@pytest.mark.parametrize("habit", ["none", "slow", "hangs", "holds the lock"])
+@pytest.mark.parametrize("habit", ["none", "slow", "hangs", "holds the lock", "starts a child"])
 def test_no_worker_outlives_its_kernel(habit, tmp_path):
     """SIGKILL gives the kernel no chance to clean up, idle ("none") or busy."""
     marker = tmp_path / "busy"
@@ -270,11 +365,40 @@ def test_no_worker_outlives_its_kernel(habit, tmp_path):
     )
     _wait_until(marker.exists, 20)
     time.sleep(0.3)
-    workers = _workers_of(kernel.pid)
-    assert workers
+    workers = _workers_of(kernel.pid)  # with the children that they forked
+    assert len(workers) == (2 if habit == "starts a child" else 1)
     kernel.send_signal(signal.SIGKILL)
     kernel.wait()
     _assert_gone_within(2, workers)
+
+
+def test_a_worker_ends_with_its_standard_input_where_there_is_no_lifeline():
+    with subprocess.Popen([sys.executable, "-m", "samebits.worker"], stdin=subprocess.PIPE) as worker:
+        time.sleep(0.5)
+        worker.stdin.close()
+        try:
+            worker.wait(timeout=10)
+        finally:
+            worker.kill()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only a POSIX worker has a lifeline")
+def test_a_worker_whose_kernel_ended_before_it_was_ready_ends_too():
+    """Its standard input is still open here, as it is where the kernel was forked."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    with subprocess.Popen(
+        [sys.executable, "-m", "samebits.worker"],
+        env=os.environ | {"SAMEBITS_LIFELINE": str(reading)},
+        stdin=subprocess.PIPE,
+        pass_fds=(reading,),
+        start_new_session=True,
+    ) as worker:
+        os.close(reading)
+        try:
+            worker.wait(timeout=10)
+        finally:
+            worker.kill()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a kernel can only be forked where there is fork")

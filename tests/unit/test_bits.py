@@ -497,6 +497,15 @@ def test_what_has_no_bytes_is_refused_in_one_sentence(x):
             fingerprint(x, algorithm)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_hides_elements_or_has_none_is_refused(algorithm):
+    """Two masks over the same bytes are two results, and a tensor without storage has no bytes at all."""
+    with pytest.raises(TypeError, match="masked array.*use filled()"):
+        fingerprint(np.ma.array([1.0, 2.0], mask=[False, True]), algorithm)
+    with pytest.raises(TypeError, match="meta device"):
+        fingerprint(torch.ones(3, device="meta"), algorithm)
+
+
 def test_sparse_tensors_and_unknown_algorithms_are_refused():
     with pytest.raises(TypeError, match="to_dense"):
         fingerprint(torch.eye(3).to_sparse())

@@ -45,7 +45,8 @@ def test_list_names_every_experiment_and_knob(capsys):
     ("words", "sentence"),
     [
         (["run", "scater"], "Did you mean scatter?"),
-        (["run", "scatter", "--set", "n"], "--set needs knob=value"),
+        (["run", "scatter", "--set", "n"], "--set needs knob=value, such as n=100000, not 'n'."),
+        (["run", "scatter", "--set", "opp"], "Did you mean op?"),
         (["run", "scatter", "--set", "n=-1"], "The nearest is 1."),
         (["run", "scatter", "--set", "opp=put_"], "Did you mean op?"),
         (["run", "sum-order", "--repeats", "0"], "at least one repeat"),

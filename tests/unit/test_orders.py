@@ -153,6 +153,14 @@ def test_long_sums_are_their_plain_loop(algorithm, dtype):
     assert same_bits(algorithm(x), PLAIN[algorithm](x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [2, 64, 256])
+def test_a_long_block_tree_is_its_plain_loop(block, dtype):
+    """Short arrays alone would let a tree of neighbours pass for one of strides: few of their sums are rounded."""
+    x = normal(3001, dtype)
+    assert same_bits(block_tree(x, block), plain_block_tree(x, block))
+
+
 # --- A thousand permuted sums ---------------------------------------------------------------------------
 
 

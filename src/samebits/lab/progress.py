@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import os
+import stat
 import sys
 import threading
 import time
@@ -259,6 +261,9 @@ class _Corrupt(Exception):
 def _read(path: Path) -> State:
     """The state in the file; an empty one where there is no file. Raises _Corrupt and OSError."""
     try:
+        # Reading a pipe would wait for ever, and a device must be neither set aside nor replaced.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "It is no regular file")
         state = json.loads(path.read_bytes())
     except FileNotFoundError:
         return _complete({})
