@@ -71,7 +71,7 @@ def read(path: Path) -> NotebookNode:
         # Not nbformat.read, which repairs duplicate ids on the way.
         notebook = nbformat.reader.reads(path.read_text(encoding="utf-8"))
         version = (notebook.nbformat, notebook.nbformat_minor)
-    except (ValueError, AttributeError, KeyError, nbformat.ValidationError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, nbformat.ValidationError) as error:
         raise Refused(f"{path.name} is no notebook: {str(error).splitlines()[0][:120]}") from error
     if version < (4, 5):
         raise Refused(f"{path.name} is older than nbformat 4.5, the first with cell ids; save it anew.")

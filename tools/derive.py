@@ -49,10 +49,12 @@ def exercises(solution: NotebookNode) -> dict[str, int]:
 
 
 def parses(source: str) -> bool:
-    """Whether a code cell is Python, or becomes Python once IPython has translated its magics."""
+    """Whether a code cell is Python that compiles, or becomes it once IPython has translated its magics."""
     try:
-        ast.parse(TransformerManager().transform_cell(source))
-    except SyntaxError:
+        # Not ast.parse alone, which takes a return outside a function. A cell may await.
+        code = TransformerManager().transform_cell(source)
+        compile(code, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError):  # ValueError: a null byte
         return False
     return True
 

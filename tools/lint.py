@@ -81,6 +81,8 @@ def lint(path: Path) -> list[str]:
         canonical.validate(notebook.content)
     except Refused as error:
         return [str(error)]
+    if not notebook.content.cells:
+        return ["The notebook has no cells."]
     return [sentence for rule in RULES[kind] for sentence in rule(notebook)]
 
 
@@ -108,7 +110,22 @@ def header(notebook: Notebook) -> Iterator[str]:
         yield "The first cell does not name what to do first, after '**Before this:**'."
 
 
+def cells_hold_something(notebook: Notebook) -> Iterator[str]:
+    for cell in notebook.content.cells:
+        if cell.cell_type == "raw":
+            yield f"Cell {cell.id} is raw, which JupyterLab shows as it is written; make it Markdown or code."
+        elif not cell.source.strip():
+            yield f"Cell {cell.id} is empty."
+
+
+# Headings that the rules below would not see: underlined ones, and HTML's.
+OTHER_HEADING = re.compile(r"^[^\s|>#-][^|\n]*\n(=+|-{2,})[ \t]*$|^<h[1-6]\b", re.MULTILINE | re.IGNORECASE)
+
+
 def headings(notebook: Notebook) -> Iterator[str]:
+    for cell in notebook.cells("markdown"):
+        if OTHER_HEADING.search(_without_fences(cell.source)):
+            yield f"Cell {cell.id} has a heading without '#' marks, which JupyterLab's table of contents may leave out."
     levels = [(len(marks), cell) for cell, marks, _ in _headings(notebook)]
     if [level for level, _ in levels].count(1) != 1:
         yield "There is not one '#' heading."
@@ -119,7 +136,7 @@ def headings(notebook: Notebook) -> Iterator[str]:
 
 def alternative_text(notebook: Notebook) -> Iterator[str]:
     for cell in notebook.cells("markdown"):
-        if re.search(r"!\[\s*\]\(", _without_code(cell.source)) or _lacks_alt(_without_code(cell.source)):
+        if re.search(r"!\[\s*\][(\[]", _without_code(cell.source)) or _lacks_alt(_without_code(cell.source)):
             yield f"Cell {cell.id} has an image without alternative text."
     for cell in notebook.cells("code"):
         for output in cell.outputs:
@@ -150,22 +167,33 @@ def plain_words(notebook: Notebook) -> Iterator[str]:
                 yield f"Cell {cell.id} says '{word}'; leave the word out."
 
 
+# [text](target "title"), [text](<target>), [reference]: target, and HTML's attributes with and without quotes.
+LINK = re.compile(
+    r"\]\((?:<([^>\n]+)>|([^)\s>]+))[^)]*\)|^ {0,3}\[[^\]\n]+\]:\s*<?([^\s>]+)"
+    r"|\b(?:href|src)\s*=\s*(?:\"([^\"]+)\"|'([^']+)'|([^\s\"'>]+))",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
 def links(notebook: Notebook) -> Iterator[str]:
-    """Links to files of the course and to headings of this notebook; the web is not asked."""
-    anchors = {text.strip().replace(" ", "-") for _, _, text in _headings(notebook)}
+    """Links to files of the course, which lie in its three folders, and to headings; the web is not asked."""
+    course_folders = [(notebook.path.parent.parent / folder).resolve() for folder in KINDS]
     for cell in notebook.cells("markdown"):
         text = _without_code(cell.source)
-        targets = re.findall(r"\]\(<?([^)\s>]+)>?[^)]*\)", text) + re.findall(
-            r"(?:href|src)=[\"']([^\"']+)", text
-        )
-        for target in targets:
-            file, _, anchor = unquote(target).partition("#")
+        for target in LINK.findall(text):
+            target = next(filter(None, target))
             if re.match(r"(https?|mailto|data):", target):
                 continue
-            if file and not (notebook.path.parent / file).exists():
+            file, _, anchor = unquote(target).partition("#")
+            linked = (notebook.path.parent / file).resolve() if file else notebook.path
+            if not linked.exists():
                 yield f"Cell {cell.id} links to {file}, which is not there."
-            if not file and anchor not in anchors:
-                yield f"Cell {cell.id} links to a heading #{anchor}, which is not in this notebook."
+            elif file and not any(linked.is_relative_to(folder) for folder in course_folders):
+                # ./course lab copies no more than the notebooks.
+                yield f"Cell {cell.id} links to {file}, which a learner's copy of the course does not have."
+            elif anchor and anchor not in _anchors(notebook.content if not file else canonical.read(linked)):
+                where = file or "this notebook"
+                yield f"Cell {cell.id} links to a heading #{anchor}, which is not in {where}."
 
 
 def no_machine_paths(notebook: Notebook) -> Iterator[str]:
@@ -228,16 +256,19 @@ def size(notebook: Notebook) -> Iterator[str]:
     count = len(notebook.content.cells)
     written = [cell for cell in notebook.cells("markdown") if cell.id != sources.CELL]
     words = sum(len(re.sub(r"<[^>]+>", " ", cell.source).split()) for cell in written)
-    lengths = {cell.id: _lines(cell.source) for cell in notebook.cells("code")}
+    lengths = [_lines(cell.source) for cell in notebook.cells("code")]
     if count not in allowed.cells:
         yield f"A lesson has {allowed.cells[0]} to {allowed.cells[-1]} cells; this one has {count}."
     if words not in allowed.words:
         yield f"A lesson has {allowed.words[0]} to {allowed.words[-1]} words of text; this one has {words}."
-    if lengths and statistics.median(lengths.values()) > LONGEST_MEDIAN:
+    if lengths and statistics.median(lengths) > LONGEST_MEDIAN:
         yield f"Half of the code cells are longer than {LONGEST_MEDIAN} lines; split them."
-    for cell, length in lengths.items():
-        if length > LONGEST_CELL:
-            yield f"Cell {cell} has {length} lines; the most is {LONGEST_CELL}."
+
+
+def cell_sizes(notebook: Notebook) -> Iterator[str]:
+    for cell in notebook.cells("code"):
+        if (length := _lines(cell.source)) > LONGEST_CELL:
+            yield f"Cell {cell.id} has {length} lines; the most is {LONGEST_CELL}."
 
 
 def closing_sections(notebook: Notebook) -> Iterator[str]:
@@ -305,6 +336,7 @@ def graded_cells(notebook: Notebook) -> Iterator[str]:
 EVERYWHERE = [
     layout,
     header,
+    cells_hold_something,
     headings,
     alternative_text,
     tags,
@@ -319,12 +351,14 @@ RULES: dict[str, list[Rule]] = {
     "lesson": [
         *EVERYWHERE,
         size,
+        cell_sizes,
         closing_sections,
         closing_is_from_the_claims,
         compared_cells,
         stored_outputs,
     ],
-    "lab": [*EVERYWHERE, no_outputs, graded_cells],
+    # A solution's cells may be longer: its docstrings are the lab's, and its answers are read and not written.
+    "lab": [*EVERYWHERE, cell_sizes, no_outputs, graded_cells],
     "solution": [*EVERYWHERE, no_outputs, graded_cells],
 }
 
@@ -337,17 +371,27 @@ def _tags(cell: NotebookNode) -> set[str]:
     return set(cell.metadata.get("tags", []))
 
 
+def _anchors(content: NotebookNode) -> set[str]:
+    """What JupyterLab makes of the headings: their text, with hyphens for spaces."""
+    cells = [cell for cell in content.cells if cell.cell_type == "markdown"]
+    return {text.strip().replace(" ", "-") for cell in cells for _, text in _marked(cell)}
+
+
 def _headings(notebook: Notebook) -> Iterator[tuple[NotebookNode, str, str]]:
     """Each Markdown heading: its cell, its marks, its text."""
     for cell in notebook.cells("markdown"):
-        for marks, text in re.findall(r"^(#{1,6}) +(.*?)\s*$", _without_fences(cell.source), re.MULTILINE):
+        for marks, text in _marked(cell):
             yield cell, marks, text
+
+
+def _marked(cell: NotebookNode) -> list[tuple[str, str]]:
+    return re.findall(r"^(#{1,6}) +(.*?)\s*$", _without_fences(cell.source), re.MULTILINE)
 
 
 def _lacks_alt(html: str) -> bool:
     return any(
         not re.search(r"\balt=(\"[^\"]*[^\"\s][^\"]*\"|'[^']*[^'\s][^']*')", tag)
-        for tag in re.findall(r"<img\b[^>]*>", html)
+        for tag in re.findall(r"<img\b[^>]*>", html, re.IGNORECASE)
     )
 
 

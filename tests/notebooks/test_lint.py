@@ -161,6 +161,20 @@ def in_text(old: str, new: str) -> Callable[[str], str]:
         (in_text("How many?", "<a href='nowhere.md'>?</a>"), "links to nowhere.md"),
         (in_text("print(6)", "open('/home/somebody/x')"), "code-6 names a place"),
         (in_text("How many?", "See /tmp/x."), "wrong names a place"),
+        (in_text("How many?", "![][dot]\n\n[dot]: ../notebooks"), "wrong has an image without alternative text"),
+        (in_text("How many?", "<IMG SRC='../notebooks'>"), "wrong has an image without alternative text"),
+        (in_text("How many?", "[how][many]\n\n[many]: nowhere.md"), "links to nowhere.md, which is not there"),
+        (in_text("How many?", "<a href=nowhere.md>?</a>"), "links to nowhere.md, which is not there"),
+        (in_text("How many?", "[?](<no where.md>)"), "links to no where.md, which is not there"),
+        (in_text("How many?", f"[?]({CHAPTER.notebook}#Nope)"), f"heading #Nope, which is not in {CHAPTER.notebook}"),
+        (in_text("How many?", "[?](/etc)"), "links to /etc, which a learner's copy of the course does not have"),
+        (in_text("How many?", "[?](../)"), "links to ../, which a learner's copy of the course does not have"),
+        (in_text("How many? `just` is code.", "Many\n===="), "wrong has a heading without '#' marks"),
+        (in_text("How many? `just` is code.", "Many\n----"), "wrong has a heading without '#' marks"),
+        (in_text("How many?", "<h2>Many</h2>"), "wrong has a heading without '#' marks"),
+        (in_text("print(6)", "return 6"), "code-6 does not parse"),
+        (in_text(f"text-3\n{'word ' * 80}\n", "text-3\n\n"), "text-3 is empty"),
+        (in_text("=== markdown text-3", "=== raw text-3"), "text-3 is raw"),
         (in_text("=== markdown closing-0", EXTRA_CELLS + "=== markdown closing-0"), "25 to 45 cells; this one has 49"),
         (in_text("word " * 80, "word " * 1000), "900 to 1800 words"),
         (in_text("print(6)", "print(6)\n" * 26), "code-6 has 26 lines"),
@@ -236,6 +250,32 @@ def test_a_rule_about_what_is_stored_notices(change, sentence, root):
     notebook = with_outputs(text.from_text(lesson()))
     change(notebook)
     assert_noticed(put(notebook, root / "notebooks"), sentence)
+
+
+def test_a_lab_s_cells_are_short_too(root):
+    written = SOLUTION.replace(
+        "=== code 02-toy solution", "=== code long\n" + "1\n" * 26 + "\n=== code 02-toy solution"
+    )
+    assert_noticed(put(text.from_text(written), root / "labs"), "Cell long has 26 lines; the most is 25.")
+
+
+def test_links_of_every_kind_that_resolve_are_fine(root):
+    """And a table, or a rule after an empty line, is no underlined heading."""
+    good = (
+        f"[a](<{CHAPTER.notebook}#Be-wrong-first>) [b][ref] <a href=#Be-wrong-first>c</a>\n"
+        "<img alt='d' src=\"../labs\">\n\n"
+        f"[ref]: ../notebooks/{CHAPTER.notebook}\n\n| x |\n|---|\n| 1 |\n\n---\n\n- item\n\n`[x](nowhere.md)`"
+    )
+    written = in_text("How many?", good)(lesson())
+    assert lint.lint(put(with_outputs(text.from_text(written)), root / "notebooks")) == []
+
+
+def test_a_notebook_without_cells_is_noticed(root):
+    path = root / "labs" / CHAPTER.notebook
+    path.write_text('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}')
+    assert lint.lint(path) == ["The notebook has no cells."]
+    path.write_text('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": null}')
+    assert_noticed(path, "is no notebook")
 
 
 def test_an_image_with_alternative_text_may_be_stored(root):
