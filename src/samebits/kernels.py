@@ -55,7 +55,7 @@ def atomic_per_element(x, total):
 
 
 def block_tree(x):
-    """The sum of this block's elements of x, as a tree in shared memory; each thread of the block gets it."""
+    """The sum of this block's elements of x, by a tree in shared memory, for each of its threads."""
     shared = cuda.shared.array(BLOCK, x.dtype)
     thread = cuda.threadIdx.x
     i = cuda.grid(1)

@@ -573,11 +573,11 @@ def _what_works(found: Survey) -> list[str]:
         listed = (f"{name} ({count} multiprocessors)" for name, count in seen.items())
         works.append(f"Experiments on the GPU run live on {', '.join(listed)}.")
     elif found.system.startswith("Darwin"):
-        works.append("What only a GPU can show comes from recordings made on real cards (labelled RECORDED).")
+        works.append("What only a GPU can show is told from papers and documentation, which are named.")
     else:
         works.append(
             "Without a GPU that PyTorch can use, CUDA kernels run in a simulator (labelled MODEL), and what "
-            "only a GPU can show comes from recordings made on real cards (labelled RECORDED)."
+            "only a GPU can show is told from papers and documentation, which are named."
         )
     if any(card.mig for card in found.gpus):
         works.append(

@@ -162,6 +162,12 @@ def test_axe_would_find_something(notebook):
     )
 
 
+def test_printed_sentences_break_between_words(opened):
+    """JupyterLab's own rule for printed text is break-all, which cuts through the words of a check's sentence."""
+    printed = opened.output(REVEAL).locator("pre").first
+    assert printed.evaluate("pre => getComputedStyle(pre).wordBreak") == "normal"
+
+
 def test_controls_are_large_enough_to_hit(opened):
     """24 by 24 CSS pixels (WCAG 2.2, 2.5.8); a radio's target is its whole label."""
     for cell in (PREDICTION, QUIZ):

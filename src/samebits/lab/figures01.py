@@ -29,7 +29,7 @@ def number_line(exact: int, dtype: str = "float32") -> None:
     axes.vlines(floats, 0, 0.45, color=BLUE, linewidth=3)
     axes.set_xticks(floats, [_offset(value, rounded.value) for value in floats])
     axes.plot([exact], [0.75], marker="v", color=VERMILLION, markersize=10, linestyle="none")
-    axes.text(exact, 0.92, f"{exact:,}", ha="center", color=VERMILLION)
+    axes.text(exact, 0.92, f"{exact:,}", ha="center")
     axes.annotate(
         "",
         (rounded.value, 0.5),
