@@ -120,6 +120,16 @@ CHAPTERS = (
         after=("05",),
         needs="Any machine; timings are your own, and a GPU is used if there is one.",
     ),
+    Chapter(
+        "09",
+        "find_the_first_divergence",
+        "Find the first divergence",
+        "Two runs differ somewhere: which operation parted first, which line is guilty, and did the mending help",
+        lesson=25,
+        lab=45,
+        after=("05",),
+        needs="Any machine.",
+    ),
 )
 
 

@@ -11,6 +11,8 @@ import text
 from canonical import Refused
 from nbformat import NotebookNode, v4
 
+from samebits import course
+
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
@@ -102,3 +104,13 @@ def test_what_only_looks_like_a_path_is_not(said):
 def test_labs_and_solutions_are_not_run(folder, capsys):
     with pytest.raises(SystemExit, match="is no lesson"):
         outputs.main([str(outputs.ROOT / folder / "01_float_non_associativity.ipynb")])
+
+
+def test_the_stored_contents_are_the_courses_own(tmp_path):
+    """A chapter, minute or exercise that was added since makes the stored lesson 00 old."""
+    stored = canonical.read(outputs.ROOT / "notebooks" / course.CHAPTERS[0].notebook)
+    [kept] = [cell for cell in stored.cells if cell.source == "lab.contents()"]
+    now = outputs.executed(
+        text.from_text("=== code now\nfrom samebits import lab\nlab.contents()\n"), tmp_path
+    )
+    assert kept.outputs[0].data["text/plain"] == now.cells[0].outputs[0].data["text/plain"]
