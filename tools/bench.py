@@ -12,24 +12,30 @@ a stated sample, and its time is extrapolated and says so. Everything goes to do
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import io
 import json
 import os
 import platform
+import random
+import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
-from samebits import machine, orders, thousand
+from samebits import cases, diverge, machine, orders, thousand, trace
 from samebits.bits import fingerprint
+from samebits.lab import hunts
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
@@ -249,6 +255,143 @@ def fingerprints() -> dict:
     return found
 
 
+# --- Recording a program, beside PyTorch's own tool ---------------------------------------------------------
+
+STEPS = 3
+
+
+def recordings() -> list[dict]:
+    """What it costs to fingerprint every op of a training step: a small convolutional net, 64 pictures of 32 × 32."""
+    import torch
+
+    return [
+        recorded(
+            "a step of a convolutional net with SGD, every op fingerprinted",
+            lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        ),
+        recorded(
+            "the same with AdamW",
+            lambda parameters: torch.optim.AdamW(parameters, lr=0.001),
+        ),
+    ]
+
+
+def recorded(job: str, optimizer: Callable) -> dict:
+    step = convolutional_step(optimizer)
+
+    def ours() -> None:
+        with tempfile.TemporaryDirectory() as folder, trace.recording(Path(folder) / "step.trace"):
+            often(step, STEPS)()
+
+    def debug_mode(hash_fn: str) -> Callable[[], None]:
+        def run() -> None:
+            with hunts.debugging(hash_fn):
+                often(step, STEPS)()
+
+        return run
+
+    return compare(
+        job,
+        [
+            Arm("not recorded", often(step, STEPS), 1 / STEPS),
+            Arm("the course's recording: inputs and results", ours, 1 / STEPS),
+            Arm("DebugMode, norm: results", debug_mode("norm"), 1 / STEPS),
+            Arm("DebugMode, hash_tensor: results", debug_mode("hash_tensor"), 1 / STEPS),
+        ],
+        rounds=9,
+    )
+
+
+def convolutional_step(optimizer: Callable) -> Callable[[], None]:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    width = 16
+    model = nn.Sequential(
+        *(nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()),
+        *(nn.Conv2d(width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(2 * width, 10),
+    )
+    steps = optimizer(model.parameters())
+    pictures, classes = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+
+    def step() -> None:
+        steps.zero_grad()
+        nn.functional.cross_entropy(model(pictures), classes).backward()
+        steps.step()
+
+    return step
+
+
+# Where DebugMode names the view through which the answer's op reads; that is as good.
+NEARBY = {"shuffle": "aten.slice.Tensor", "padding": "aten.unbind.int"}
+
+
+def hunted() -> list[dict]:
+    """For each case: what the course's hunt says and what DebugMode says, with either hash.
+
+    The hunt runs the program in fresh processes. DebugMode's logs can't leave a process, so it watches two runs in this
+    one; a race gets ten pairs of runs in either.
+    """
+    found = []
+    for case in cases.CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            hunt = diverge.diverge(
+                case.program,
+                case.words(folder),
+                second=case.second,
+                runs=10 if case.races else 2,
+                try_flag=False,
+            ).divergence
+        row = {"case": case.name, "kind": case.kind, "op": case.op}
+        row["the course's"] = {
+            "said": f"{hunt.kind}: {hunt.first.name if hunt.first else 'nothing'}",
+            "right": case.answered_by(hunt),
+        }
+        for hash_fn in ("norm", "hash_tensor"):
+            said = debugged(case, hash_fn)
+            right = said.replace("::", ".") in (case.op.removesuffix(".default"), NEARBY.get(case.name))
+            row[f"DebugMode, {hash_fn}"] = {"said": said, "right": right}
+        found.append(row)
+        say(
+            ", ".join(
+                f"{key}: {cell['said'] if isinstance(cell, dict) else cell}" for key, cell in row.items()
+            )
+        )
+    return found
+
+
+def debugged(case: cases.Case, hash_fn: str) -> str:
+    """The first op in which DebugMode sees two runs of a case differ, "no mismatch", or what it raises."""
+    import torch
+
+    said = "no mismatch"
+    for _ in range(10 if case.races else 1):
+        with tempfile.TemporaryDirectory() as folder:
+            runs = iter(({}, case.second))
+
+            def run(folder: str = folder, runs: Iterator = runs) -> None:
+                second = next(runs)
+                threads = torch.get_num_threads()
+                with (
+                    mock.patch.dict(os.environ, second),
+                    mock.patch.object(sys, "argv", ["", *case.words(folder)]),
+                ):
+                    random.seed()  # as in a fresh process
+                    torch.seed()
+                    torch.set_num_threads(int(second.get("OMP_NUM_THREADS", threads)))
+                    with contextlib.redirect_stdout(io.StringIO()):
+                        runpy.run_path(str(case.program), run_name="__main__")
+                    torch.set_num_threads(threads)
+
+            said = hunts.debugged(run, run, hash_fn)
+        if said != "no mismatch":
+            break
+    return said
+
+
 # --- Cost against size -----------------------------------------------------------------------------------
 
 
@@ -400,6 +543,13 @@ def table(results: dict) -> str:
         f"start; {flag:.1f} s when the flag is first turned on, for which PyTorch imports its compiler; {warm:.2g} s "
         f"from then on. Exponent of the cost in the number of {growth}."
     )
+    if rows := results.get("cases"):
+        tools = [key for key in rows[0] if key not in ("case", "kind", "op")]
+        counts = (f"{tool} {sum(row[tool]['right'] for row in rows)}" for tool in tools)
+        told += (
+            f" Of the {len(rows)} programs of lesson 09, the op in which two runs first differ was named by: "
+            f"{'; '.join(counts)} (docs/bench.json has what each said)."
+        )
     if results.get("notebooks"):
         whole = sum(entry["seconds"] for entry in results["notebooks"])
         slowest = max(results["notebooks"], key=lambda entry: entry["seconds"])
@@ -436,7 +586,8 @@ def main(arguments: list[str] | None = None) -> None:
         "machine": machine.device_words(machine.usable_cores()),
         "libraries": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "comparisons": [trainings(), sums(), fingerprints()],
+        "comparisons": [trainings(), sums(), fingerprints(), *recordings()],
+        "cases": hunted(),
         "exponents": exponents(),
         "panel": panel(),
         "notebooks": [] if options.no_notebooks else notebooks(),
