@@ -81,7 +81,11 @@ def compare(job: str, arms: list[Arm], rounds: int = ROUNDS) -> dict:
             "extrapolated from": arm.sample,
         }
         say(f"{job}: {arm.name}: {in_words(results[arm.name])}")
-    return {"job": job, "rounds": rounds, "arms": results}
+    return {"job": job, "date": today(), "rounds": rounds, "arms": results}
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def in_words(arm: dict) -> str:
@@ -345,7 +349,7 @@ def hunted() -> list[dict]:
                 runs=10 if case.races else 2,
                 try_flag=False,
             ).divergence
-        row = {"case": case.name, "kind": case.kind, "op": case.op}
+        row = {"case": case.name, "date": today(), "kind": case.kind, "op": case.op}
         row["the course's"] = {
             "said": f"{hunt.kind}: {hunt.first.name if hunt.first else 'nothing'}",
             "right": case.answered_by(hunt),
@@ -528,9 +532,11 @@ def table(results: dict) -> str:
         "|---|---|---|---|",
     ]
     for comparison in results["comparisons"]:
+        # A part may have been measured again by itself.
+        again = "" if comparison["date"] == results["date"] else f", on {comparison['date']}"
         for number, (name, arm) in enumerate(comparison["arms"].items()):
             seconds, (low, high) = arm["seconds"], arm["ratios"]
-            job = "" if number else comparison["job"]
+            job = "" if number else comparison["job"] + again
             took = f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.2g} min"
             took = f"{arm['GB/s']:.2g} GB/s" if "GB/s" in arm else took
             took += f" (extrapolated from {arm['extrapolated from']})" if arm["extrapolated from"] else ""
@@ -544,11 +550,11 @@ def table(results: dict) -> str:
         f"from then on. Exponent of the cost in the number of {growth}."
     )
     if rows := results.get("cases"):
-        tools = [key for key in rows[0] if key not in ("case", "kind", "op")]
+        tools = [key for key in rows[0] if key not in ("case", "date", "kind", "op")]
         counts = (f"{tool} {sum(row[tool]['right'] for row in rows)}" for tool in tools)
         told += (
-            f" Of the {len(rows)} programs of lesson 09, the op in which two runs first differ was named by: "
-            f"{'; '.join(counts)} (docs/bench.json has what each said)."
+            f" Of chapter 09's {len(rows)} programs, the op in which two runs first differ was named (on "
+            f"{rows[0]['date']}) by: {'; '.join(counts)} (docs/bench.json has what each said)."
         )
     if results.get("notebooks"):
         whole = sum(entry["seconds"] for entry in results["notebooks"])
@@ -585,7 +591,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = {
         "machine": machine.device_words(machine.usable_cores()),
         "libraries": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
         "comparisons": [trainings(), sums(), fingerprints(), *recordings()],
         "cases": hunted(),
         "exponents": exponents(),
