@@ -13,7 +13,7 @@ import pytest
 from samebits import experiments, runner
 from samebits.experiment import BadSetting, Observation, Runs, Source
 from samebits.lab.errors import LabError
-from samebits.lab.panel import Panel, _compared
+from samebits.lab.panel import Panel, _bits, _compared
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runner"))
 
@@ -194,6 +194,11 @@ def test_a_row_with_several_answers_counts_those_of_the_row_above():
     assert "1 of 3 answers also in the row above" in notes[1]
     assert "3 of 3 answers also in the row above" in notes[2]
     assert "1 of 1 answer also in the row above" in notes[3]
+    others = [
+        dataclasses.replace(o, fingerprint=f"sha256:{n}") for n, o in enumerate(panel.runs[1].observations)
+    ]
+    strange = dataclasses.replace(panel.runs[1], observations=tuple(others))
+    assert _bits(strange, panel.runs[1]) == "no answer shared with the row above"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,13 @@ def test_a_round_in_which_the_machine_was_slow_leaves_the_ratio(clock, monkeypat
 def test_a_part_that_was_measured_on_another_day_says_so(clock):
     arms = [bench.Arm("a", work(clock, 1)), bench.Arm("b", work(clock, 2))]
     old, new = bench.compare("old", arms) | {"date": "2026-01-01"}, bench.compare("new", arms)
-    results = {"machine": "", "libraries": "", "date": new["date"], "comparisons": [old, new], "exponents": []}
+    results = {
+        "machine": "",
+        "libraries": "",
+        "date": new["date"],
+        "comparisons": [old, new],
+        "exponents": [],
+    }
     panel = {"panel": {"cold": [1], "flag": [1], "warm": [1]}}
     lines = bench.table(results | panel).splitlines()
     assert any(line.startswith("| old, on 2026-01-01 |") for line in lines)

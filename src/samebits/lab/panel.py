@@ -267,6 +267,8 @@ def _bits(runs: Runs, before: Runs | None) -> str:
     common = len(answers & earlier)
     if len(answers) == len(earlier) == 1:
         return "the same bits as the row above" if common else "other bits than the row above"
+    if not common:
+        return "no answer shared with the row above"
     return f"{common} of {len(answers)} answer{'s' * (len(answers) > 1)} also in the row above"
 
 
