@@ -71,6 +71,10 @@ class ProgramFailed(RuntimeError):
         return [str(self), *([self.output] if self.output else [])]
 
 
+class _TimeUp(ProgramFailed):
+    """A run that the budget did not hold."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """Several runs of a program under one setting.
@@ -158,14 +162,15 @@ def diverge(
     """Run `program` in up to `runs` fresh processes, stop at the first that differs from the first one, and say where.
 
     program    a Python file; it runs as the main program, with `arguments`, in the current folder
-    budget     seconds for all of it; two runs are made in any case
+    budget     seconds for the search, and as many again for the runs with the flag; no run begins that it would not
+               hold, going by those before, and a third or later one that it doesn't hold is stopped and left out
     second     environment variables of all runs but the first: {"OMP_NUM_THREADS": "1"} compares two settings
     flag       call torch.use_deterministic_algorithms(True) before the program begins
     try_flag   if the same inputs gave another result, make as many runs with the flag on
     keep       a folder in which the trace files stay: run0.trace, run1.trace, flag0.trace, …
     on_run     called before each run with its number, and whether it is one with the flag
 
-    Raises ProgramFailed, with one sentence, if a run fails or outlives the budget.
+    Raises ProgramFailed, with one sentence, if a run fails or the budget ends before two runs have.
     """
     program = Path(program)
     if not program.is_file():
@@ -231,9 +236,14 @@ class _Arm:
         reference = self._run(0)
         found = Divergence("none", None, None, (), {}, (0, 0), 0, "")
         for run in range(1, runs):
-            if self._refused or (run > 1 and time.monotonic() > self._ends):
+            if self._refused or (run > 1 and time.monotonic() + max(self._seconds) > self._ends):
                 break
-            path = self._run(run)
+            try:
+                path = self._run(run)
+            except _TimeUp:
+                if run == 1:
+                    raise
+                break
             if self._refused:
                 break
             if found.kind == "none":
@@ -270,7 +280,7 @@ class _Arm:
             try:
                 process.wait(timeout=max(self._ends - started, _GRACE))
             except subprocess.TimeoutExpired:
-                raise ProgramFailed(
+                raise _TimeUp(
                     f"{self._program.name} was still running when the budget ended, and was stopped. "
                     "Give it less to do, or a larger budget.",
                     _last_words(output),

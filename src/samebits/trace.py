@@ -1227,11 +1227,10 @@ def _report(found: Divergence) -> Iterator[str]:
     later = found.pattern[found.same + (found.kind != "flow") :]
     changed = sum(mark != "." for mark in later)
     if found.kind == "flow":
-        yield f"Before it {found.same} ops agree" + (
-            f"; then the runs call {len(later)} ops both, of which {changed} differ." if later else "."
-        )
+        yield _agreed(found.same) + (f"; then {_both_call(len(later), changed)}." if later else ".")
     elif found.kind != "none":
-        yield f"Before it {found.same} ops agree; of the {len(later)} after it, {changed} differ too."
+        after = f"of the {len(later)} after it, {changed} differ{'s' * (changed == 1)} too"
+        yield f"{_agreed(found.same)}; {after if later else 'none comes after it'}."
     for name, (a, b) in found.settings.items():
         yield f"The runs differ in {name}: {a} and {b}."
     if any(found.unread):
@@ -1246,14 +1245,29 @@ def _report(found: Divergence) -> Iterator[str]:
             yield f"The {run} run ended with {ended}."
 
 
+def _agreed(ops: int) -> str:
+    return f"Before it {ops} op agrees" if ops == 1 else f"Before it {ops} ops agree"
+
+
+def _both_call(ops: int, changed: int) -> str:
+    if ops == 1:
+        return f"both runs call one more op, which {'differs' if changed else 'agrees'}"
+    return f"both runs call {ops} ops, of which {changed} differ{'s' * (changed == 1)}"
+
+
+def _written(memory: str, origin: int | None) -> str:
+    """Where only a part was ever written, "written last" alone would contradict what is said of that memory."""
+    if memory == "unwritten" or origin is None:
+        return f", {memory}" if memory else ""
+    return f", partly written, last by op {origin}" if memory else f", written last by op {origin}"
+
+
 def _differing(found: Divergence) -> Iterator[str]:
     assert found.first is not None and found.second is not None
     for tensors in zip(found.first.inputs, found.second.inputs, strict=False):
         x, y = tensors
         if found.kind != "result" and x.name in found.tensors:
-            yield f"{x.name}: {_both(x.what, y.what)}" + (
-                f", written last by op {x.origin}" if x.origin is not None else ""
-            )
+            yield f"{x.name}: {_both(x.what, y.what)}{_written(x.memory or y.memory, x.origin)}"
     if found.kind == "python" and found.first.arguments != found.second.arguments:
         yield f"{found.first.arguments} | {found.second.arguments}"
     if found.kind == "random":

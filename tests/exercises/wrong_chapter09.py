@@ -149,6 +149,11 @@ def answer(a, b):
 """,
             "what differs later follows from it",
         ),
+        (
+            "inputs as a set",
+            _first("if x[part] != y[part]", "if set(x[part]) != set(y[part])"),
+            "the other order",
+        ),
         ("the op itself", _first("return index, kind", "return x, kind"), "Yours gives"),
     ],
     "09-digest": [
@@ -166,6 +171,14 @@ def answer(a, b):
             "two flipped signs",
         ),
         ("rounded first", _sha("np.round(x, 4).tobytes()", "about"), "Look at all bits"),
+        ("what is printed", _sha("str(x).encode()", "about"), "has dots in the place of most of it"),
+        (
+            "what is printed, whole",
+            _sha("np.array2string(x, threshold=10**9).encode()", "about"),
+            "Don't go by what is printed",
+        ),
+        ("as a list", _sha("str(x.tolist()).encode()", "about"), "two kinds of nan"),
+        ("the first thousand bytes", _sha("x.tobytes()[:1000]", "about"), "in the middle of 4,096"),
         (
             "values",
             f"{_DIGEST_HEAD}return hash(tuple(x.ravel().tolist()) + (x.shape, x.dtype.num))",
@@ -206,6 +219,9 @@ def answer(a, b):
         ("one is missing", "answers = {'shared_buffer': ('unseen', 15)}, {}", "no diagnosis yet"),
         ("no such kind", _diagnose(last="('race', 12)"), "is no kind"),
         ("a kind alone", _diagnose(last="'result'"), "write the kind and the line"),
+        ("the line as text", _diagnose(last="('result', '12')"), "write the line as one whole number"),
+        ("several lines", _diagnose(last="('result', [12, 13])"), "write the line as one whole number"),
+        ("several kinds", _diagnose(last="(['result', 'memory'], 12)"), "is no kind"),
     ],
     "09-mend": [
         ("as it was", _mend(f"return {_RACING}"), "there is nothing to seed"),

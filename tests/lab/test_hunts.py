@@ -123,7 +123,14 @@ def test_a_hunt_tells_its_progress_and_gives_the_case_a_folder(monkeypatch, caps
     monkeypatch.setattr(hunts, "diverge", diverge)
     assert hunts.hunt("cache") == "found"
     assert asked["program"] == cases.find("cache").program and not asked["try_flag"]
+    assert asked["runs"] == hunts.RUNS and asked["budget"] == hunts.BUDGET < 60
     assert capsys.readouterr().out == "run 1 …\nrun 2 …\n"
+
+
+def test_a_race_gets_more_runs_since_it_seldom_shows_on_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(hunts, "diverge", lambda program, arguments, runs, **options: runs)
+    assert hunts.hunt("last_writer") == hunts.RUNS_OF_A_RACE > hunts.RUNS
+    assert hunts.hunt("last_writer", 3) == 3
 
 
 def test_turns_give_a_ratio_for_each_round_and_way(monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 
 from samebits import cli, diverge
 from samebits.diverge import ProgramFailed
-from samebits.trace import Trace
+from samebits.trace import Divergence, Trace
 
 
 @pytest.fixture
@@ -274,6 +274,36 @@ def _alive(process):
             time.sleep(0.05)
         return True
     return False
+
+
+def hunt_with(monkeypatch, tmp_path, run, budget=20.0):
+    """Search in an arm whose runs are imitated: each takes `run(number)` seconds of an imitated clock."""
+    now = [0.0]
+    monkeypatch.setattr(diverge.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(diverge, "compare", lambda one, other: Divergence("none", *NOTHING))
+    arm = diverge._Arm(tmp_path / "train.py", (), tmp_path, "run", False, {}, budget, print)
+
+    def made(number):
+        now[0] += run(number)
+        if now[0] > budget:
+            raise diverge._TimeUp("train.py was still running when the budget ended, and was stopped.")
+        arm._seconds.append(run(number))
+        arm._fingerprints.append("sha256:1")
+        return tmp_path
+
+    monkeypatch.setattr(arm, "_run", made)
+    assert arm.search(9, until_different=True).kind == "none"
+    return arm.arm().verdict.runs
+
+
+NOTHING = (None, None, (), {}, (0, 0), 0, "")
+
+
+def test_a_run_that_the_budget_does_not_hold_is_left_out(monkeypatch, tmp_path):
+    assert hunt_with(monkeypatch, tmp_path, lambda number: 3) == 6  # a seventh would take it to 21
+    assert hunt_with(monkeypatch, tmp_path, lambda number: 30 if number == 4 else 3) == 4
+    with pytest.raises(ProgramFailed, match="when the budget ended"):
+        hunt_with(monkeypatch, tmp_path, lambda number: 30 if number == 1 else 3)
 
 
 def test_a_child_that_outlives_the_program_is_not_waited_for(program):

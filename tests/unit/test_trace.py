@@ -193,6 +193,7 @@ def test_memory_that_nothing_wrote(parted):
 
     found = parted(work)
     assert found.kind == "memory" and found.first.inputs[0].memory == "unwritten"
+    assert "differs      self: float32[4], unwritten\n" in str(found)
 
     def partly(run):
         x = torch.empty(4)
@@ -202,6 +203,7 @@ def test_memory_that_nothing_wrote(parted):
 
     found = parted(partly)
     assert found.kind == "memory" and found.first.inputs[0].memory == "partly written"
+    assert "differs      self: float32[4], partly written, last by op 2\n" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,38 @@ def test_ops_that_one_run_has_more_and_that_change_nothing(parted):
     found = parted(work)
     assert found.kind == "flow" and found.ops == (31, 34) and found.same == 1
     assert "the second run calls 3 ops, from aten.zeros.default" in found.more
-    assert "then the runs call 30 ops both, of which 0 differ" in str(found)
+    assert "then both runs call 30 ops, of which 0 differ." in str(found)
+
+
+@pytest.mark.parametrize(
+    ("same", "later", "said"),
+    [
+        (1, "", "Before it 1 op agrees; none comes after it."),
+        (2, ".", "Before it 2 ops agree; of the 1 after it, 0 differ too."),
+        (0, ".x", "Before it 0 ops agree; of the 2 after it, 1 differs too."),
+    ],
+)
+def test_what_agrees_and_what_follows_is_told_in_whole_sentences(parted, same, later, said):
+    def work(run):
+        for _ in range(same):
+            torch.ones(3)
+        from_outside = torch.from_numpy(np.full(3, run))
+        for mark in later:
+            from_outside.sin() if mark == "x" else torch.ones(3)
+
+    assert said in str(parted(work))
+
+
+def test_a_single_op_that_both_runs_call_after_they_parted(parted):
+    def work(run):
+        x = torch.from_numpy(np.ones(3))
+        for _ in range(30 + run):
+            x.cos()
+        x.sin()
+
+    found = parted(work)
+    assert found.kind == "flow"
+    assert "Before it 31 ops agree; then both runs call one more op, which agrees." in str(found)
 
 
 def test_ops_that_one_run_has_more_and_that_drew_from_the_generator(parted):

@@ -739,7 +739,7 @@ def _mended_fitted(fitted: Callable, unmended: Callable) -> Iterator[tuple[float
             "by default_rng.",
         )
         return
-    seeds = range(100, 180)
+    seeds = range(100, 80_100, 1_000)
     new, old = (np.array([weights(function, seed) for seed in seeds]) for function in (fitted, unmended))
     answers = len({fingerprint(each) for each in new})
     if answers < len(seeds):

@@ -21,10 +21,14 @@ from samebits.lab.errors import LabError
 from samebits.trace import Divergence, Tensor, compare, recording
 
 RUNS = 5
+RUNS_OF_A_RACE = 20  # on a busy machine two threads seldom meet; the budget may end it sooner
+BUDGET = 40.0  # seconds: no cell of the course takes over a minute
 
 
-def hunt(name: str, runs: int = RUNS) -> Hunt:
+def hunt(name: str, runs: int | None = None) -> Hunt:
     """Run the case `name` in up to `runs` fresh processes, and stop at the first that differs from the first one.
+
+    runs  if not given, RUNS, or RUNS_OF_A_RACE where the case needs two threads that meet
 
     Prints the number of each run when it begins. Raises LabError for an unknown case, and diverge's ProgramFailed,
     both of which show as one sentence.
@@ -34,11 +38,19 @@ def hunt(name: str, runs: int = RUNS) -> Hunt:
     except cases.UnknownCase as error:
         raise LabError(str(error)) from error
 
+    if runs is None:
+        runs = RUNS_OF_A_RACE if case.races else RUNS
     with tempfile.TemporaryDirectory(prefix="samebits-") as folder:
         own = Path(folder) / "own"
         own.mkdir()
         return diverge(
-            case.program, case.words(own), runs=runs, second=case.second, try_flag=False, on_run=progress
+            case.program,
+            case.words(own),
+            runs=runs,
+            budget=BUDGET,
+            second=case.second,
+            try_flag=False,
+            on_run=progress,
         )
 
 

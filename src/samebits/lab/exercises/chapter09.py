@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import numbers
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,6 +102,7 @@ def _first_trials() -> Iterator[tuple[float, str, list[tuple[list, list, str]]]]
     )
     came_in = _changed(run, 2, inputs=["c0ffee"], results=["f00d00"])
     lost = _changed(run, 2, inputs=["c0ffee"])
+    two = next(place for place, record in enumerate(run) if len(record["inputs"]) > 1)
     yield (
         1,
         "Inputs before results, and the state of the generator: right.",
@@ -124,6 +126,11 @@ def _first_trials() -> Iterator[tuple[float, str, list[tuple[list, list, str]]]]
                 run,
                 _changed(run, 4, inputs=[*run[4]["inputs"], "c0ffee"]),
                 "Op 4 has an input more in the second run: other inputs.",
+            ),
+            (
+                run,
+                _changed(run, two, inputs=run[two]["inputs"][::-1]),
+                f"Op {two} has its two inputs in the other order: other inputs. A set has no order.",
             ),
         ],
     )
@@ -210,6 +217,26 @@ def _digest_pairs() -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
     yield "two rows swapped", x, rows, "A sum or an XOR has no order: where a number stands must count."
     yield "one ULP up here, one down there", x, ulps, "Look at all bits, and don't add them up."
     yield "the last bit of the last number", x, last, "Don't round first, and don't leave any number out."
+    large = np.random.default_rng(6).random((64, 64), dtype=np.float32)
+    middle = large.copy()
+    middle[32, 32] *= -1
+    yield (
+        "a flipped sign in the middle of 4,096 numbers",
+        large,
+        middle,
+        "Don't leave any number out: the text of a large array has dots in the place of most of it.",
+    )
+    small = np.array([1.0, 0.002], np.float32)
+    yield (
+        "the last bit of a small number beside a large one",
+        small,
+        np.array([1.0, np.nextafter(small[1], np.float32(1))], np.float32),
+        "Don't go by what is printed: it is rounded. Hash the bytes.",
+    )
+    nan = np.full(4, np.nan, np.float32)
+    other_nan = nan.copy()
+    other_nan.view(np.int32)[1] ^= 1
+    yield "two kinds of nan", nan, other_nan, "They have different bits, and print alike: hash the bytes."
     yield (
         "0.0 and -0.0",
         np.zeros(4, np.float32),
@@ -336,14 +363,17 @@ def _diagnosed(name: str, given: Any, kind: str) -> Verdicts:
         yield 0, f"{name}: write the kind and the line, such as ('random', 6)."
         return
     said, line = given
-    if said not in trace.KINDS:
+    if not isinstance(said, str) or said not in trace.KINDS:
         yield 0, f"{name}: {said!r} is no kind. {nearest(str(said), list(trace.KINDS))}"
         return
     if said != kind:
         yield 0, f"{name}: it is not {said!r}. {_KIND_HINTS[name]}"
         return
     lines, hint = GUILTY[name]
-    if line not in lines or isinstance(line, bool):
+    if isinstance(line, bool) or not isinstance(line, numbers.Real):
+        yield 1, f"{name}: {said!r} is right; write the line as one whole number, such as 6, not {line!r}."
+        return
+    if line not in lines:
         yield 1, f"{name}: {said!r} is right; line {line!r} is not the one to mend. {hint}"
         return
     yield 2, f"{name}: right. {cases.find(name).cause}"
