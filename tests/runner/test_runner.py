@@ -536,12 +536,15 @@ def test_only_folders_that_the_queue_made_are_opened_to_everyone(tmp_path, monke
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can act as several users")
-def test_several_users_share_a_card(tmp_path, monkeypatch):
+def test_several_users_share_a_card():
     """A lock of one user's, and a ticket that another left behind, keep nobody else waiting."""
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents:
-        if parent.name.startswith(("pytest-", "popen-")):  # the second under pytest-xdist
-            parent.chmod(0o755)
+    # Not in tmp_path: each pytest that begins, as those of tests/notebooks do, closes its parent to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        _share_a_card(Path(folder) / "shared")
+
+
+def _share_a_card(queue):
     program = textwrap.dedent("""
         import fcntl, os, sys, threading
         from samebits import runner
@@ -551,7 +554,7 @@ def test_several_users_share_a_card(tmp_path, monkeypatch):
             print("turn", uid, flush=True)
             if leave: os._exit(0)  # as a killed kernel does: its ticket stays
     """)
-    environment = os.environ | {"SAMEBITS_QUEUE": str(tmp_path / "shared")}
+    environment = os.environ | {"SAMEBITS_QUEUE": str(queue)}
     for uid, what in ((1001, "leave"), (1002, "leave"), (1003, "end"), (1001, "end")):
         ended = subprocess.run(
             [sys.executable, "-c", program, str(uid), what],
