@@ -289,7 +289,7 @@ def recorded(job: str, optimizer: Callable) -> dict:
 
     def debug_mode(hash_fn: str) -> Callable[[], None]:
         def run() -> None:
-            with hunts.debugging(hash_fn):
+            with debug_mode.debugging(hash_fn):
                 often(step, STEPS)()
 
         return run

@@ -123,13 +123,12 @@ def _parser() -> argparse.ArgumentParser:
     diverge = commands.add_parser(
         "diverge", help="run a PyTorch program in fresh processes until two runs part, and say at which op"
     )
-    diverge.add_argument("--runs", type=int, default=5, metavar="N", help="at most this many (default 5)")
+    diverge.add_argument("--runs", type=int, metavar="N", help="at most this many (default 5)")
     diverge.add_argument(
         "--budget",
         type=float,
-        default=120.0,
         metavar="SECONDS",
-        help="start no run after this time (default 120)",
+        help="begin no run that ends after this time (default 120)",
     )
     diverge.add_argument(
         "--second",
@@ -482,14 +481,14 @@ def _diverge(options: argparse.Namespace) -> int:
 
     def say(run: int, flag: bool) -> None:
         if sys.stderr and sys.stderr.isatty() and not options.json:
-            print(f"run {run + 1}{' with the flag' if flag else ''} …", file=sys.stderr, flush=True)
+            print(diverge.begins(run, flag), file=sys.stderr, flush=True)
 
     try:
         found = diverge.diverge(
             options.program,
             options.arguments,
-            runs=options.runs,
-            budget=options.budget,
+            runs=diverge.RUNS if options.runs is None else options.runs,
+            budget=diverge.BUDGET if options.budget is None else options.budget,
             second=second,
             flag=options.deterministic,
             try_flag=not options.no_fix,

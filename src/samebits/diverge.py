@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import signal
 import subprocess
@@ -29,10 +30,9 @@ from samebits.trace import Divergence, Trace, Unreadable, compare
 
 RUNS = 5
 BUDGET = 120.0
-# A process that is stopped gets this long to write the end of its trace.
-_GRACE = 2.0
+_LEAST = 2.0  # seconds that a run gets, however little of the budget is left
 
-# What helps against each kind of difference, as a sentence; {line} is where.
+# What helps against each kind of difference.
 REMEDIES = {
     "flow": "Look at what Python decides before this line: the order of a set, a clock, a cache that was empty the "
     "first time, a number read from a tensor.",
@@ -145,6 +145,11 @@ def _tried(arm: Arm) -> str:
         where = f"One answer in {verdict.runs} runs, each in a process of its own"
         return what + f"{where}; {variability.LEAST_RUNS} or more are evidence."
     return what + verdict.sentence
+
+
+def begins(run: int, flag: bool) -> str:
+    """What to show when a run begins: for `on_run` of `diverge`."""
+    return f"run {run + 1}{' with the flag' if flag else ''} …"
 
 
 def diverge(
@@ -278,7 +283,7 @@ class _Arm:
                 start_new_session=True,
             )
             try:
-                process.wait(timeout=max(self._ends - started, _GRACE))
+                process.wait(timeout=max(self._ends - started, _LEAST))
             except subprocess.TimeoutExpired:
                 raise _TimeUp(
                     f"{self._program.name} was still running when the budget ended, and was stopped. "
@@ -333,8 +338,6 @@ def _readable(read: Callable, *paths: Path) -> Any:
 
 def _whole(path: Path) -> str:
     """One fingerprint of everything a trace says of its ops."""
-    import hashlib
-
     digest = hashlib.sha256()
     for op in Trace(path):
         for tensor in (*op.inputs, *op.results):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from samebits import lab
-from samebits.lab.check import AnswerFailed, Exercise, call, exercises, judged_in_worker, untouched
+from samebits.lab.check import AnswerFailed, Exercise, call, exercises, judged_in_worker, source_of, untouched
 from samebits.lab.errors import LabError
 from samebits.lab.progress import store
 
@@ -391,3 +391,14 @@ def test_a_failure_leaves_the_points_that_were_given_before_it(failure, monkeypa
     assert lab.check("98-mean", cell(GOOD, "mean")) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "The first half: right." and said[-1] == "1 of 2 points." and len(said) == 3
+
+
+def test_the_text_of_a_learners_function_is_for_a_worker():
+    assert source_of(judge_mean).startswith("def judge_mean(mean):")
+    for wrong, what in ((lambda: 3, "a lambda"), (len, "a builtin_function_or_method"), (..., "a ellipsis")):
+        with pytest.raises(AnswerFailed, match=f"^Give the check a function made by def; this is {what}.$"):
+            source_of(wrong)
+    with pytest.raises(AnswerFailed, match="^The text of mean cannot be read. Run the cell"):
+        source_of(cell("def mean(x):\n    return 3", "mean"))
+    with pytest.raises(AnswerFailed, match="^Check the kernel itself, a function; this is a int.$"):
+        source_of(3, "Check the kernel itself, a function")

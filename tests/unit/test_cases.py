@@ -138,7 +138,7 @@ def test_an_answer_needs_kind_op_and_line():
 
 
 def test_an_unknown_name_is_told_with_the_nearest():
-    assert cases.path("signs").name == "signs.py" and "polarity" in cases.source("signs")
+    assert cases.find("signs").program.name == "signs.py" and "polarity" in cases.source("signs")
     with pytest.raises(cases.UnknownCase) as raised:
         cases.find("sings")
     assert str(raised.value) == "There is no case 'sings'. Did you mean signs?"

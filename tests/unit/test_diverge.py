@@ -278,12 +278,13 @@ def _alive(process):
 
 def hunt_with(monkeypatch, tmp_path, run, budget=20.0):
     """Search in an arm whose runs are imitated: each takes `run(number)` seconds of an imitated clock."""
-    now = [0.0]
+    now, begun = [0.0], []
     monkeypatch.setattr(diverge.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(diverge, "compare", lambda one, other: Divergence("none", *NOTHING))
     arm = diverge._Arm(tmp_path / "train.py", (), tmp_path, "run", False, {}, budget, print)
 
     def made(number):
+        begun.append(number)
         now[0] += run(number)
         if now[0] > budget:
             raise diverge._TimeUp("train.py was still running when the budget ended, and was stopped.")
@@ -293,15 +294,15 @@ def hunt_with(monkeypatch, tmp_path, run, budget=20.0):
 
     monkeypatch.setattr(arm, "_run", made)
     assert arm.search(9, until_different=True).kind == "none"
-    return arm.arm().verdict.runs
+    return arm.arm().verdict.runs, len(begun)
 
 
 NOTHING = (None, None, (), {}, (0, 0), 0, "")
 
 
 def test_a_run_that_the_budget_does_not_hold_is_left_out(monkeypatch, tmp_path):
-    assert hunt_with(monkeypatch, tmp_path, lambda number: 3) == 6  # a seventh would take it to 21
-    assert hunt_with(monkeypatch, tmp_path, lambda number: 30 if number == 4 else 3) == 4
+    assert hunt_with(monkeypatch, tmp_path, lambda number: 3) == (6, 6)  # a seventh would take it to 21
+    assert hunt_with(monkeypatch, tmp_path, lambda number: 30 if number == 4 else 3) == (4, 5)
     with pytest.raises(ProgramFailed, match="when the budget ended"):
         hunt_with(monkeypatch, tmp_path, lambda number: 30 if number == 1 else 3)
 

@@ -770,6 +770,19 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert [op.results[0].what for op in ops_of(tmp_path / "x.trace")] == ["float32[1]", "float32[3]"]
 
 
+def test_a_forked_child_with_more_ops_than_wait_to_be_written_writes_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "_WAITING", 3)
+    with recording(tmp_path / "x.trace"):
+        torch.ones(1)
+        child = os.fork()
+        if child == 0:
+            for _ in range(10):
+                torch.ones(2)
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert [op.results[0].what for op in ops_of(tmp_path / "x.trace")] == ["float32[1]"]
+
+
 def test_a_forked_child_that_leaves_the_recording_does_not_end_the_file(tmp_path):
     path = tmp_path / "x.trace"
     me = os.getpid()

@@ -10,11 +10,12 @@ They are ordinary programs that run by themselves: `python path/to/recommender.p
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from samebits.experiment import nearest
 
 # Stands for a folder of the run's own among a case's arguments.
 FOLDER = "FOLDER"
@@ -260,16 +261,7 @@ def find(name: str) -> Case:
     names = [case.name for case in CASES]
     if name in names:
         return CASES[names.index(name)]
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    raise UnknownCase(
-        f"There is no case {name!r}. "
-        + (f"Did you mean {near[0]}?" if near else f"Possible: {', '.join(names)}.")
-    )
-
-
-def path(name: str) -> Path:
-    """Where the program of that case is. Raises UnknownCase."""
-    return find(name).program
+    raise UnknownCase(f"There is no case {name!r}. {nearest(name, names)}")
 
 
 def source(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits import debug_mode
 from samebits.bits import fingerprint
 from samebits.checks import Seen, check, in_new_process
 from samebits.trace import Trace, compare, recording
@@ -196,19 +197,8 @@ def python_hash(control: bool) -> Seen:
 # --- DebugMode -------------------------------------------------------------------------------------------
 
 
-def _log(part: Callable[[], Any], hash_fn: str = "norm") -> Any:
-    from torch.utils._debug_mode import DebugMode
-
-    with DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn=hash_fn):
-        part()
-    return mode.logs
-
-
 def _mismatches(first: Callable[[], Any], second: Callable[[], Any], hash_fn: str = "norm") -> list[str]:
-    from torch.utils._debug_mode import DebugMode
-
-    found = DebugMode.check_hash_mismatches(_log(first, hash_fn), _log(second, hash_fn))
-    return [str(each["call"]) for each in found]
+    return debug_mode.mismatches(debug_mode.log(first, hash_fn), debug_mode.log(second, hash_fn))
 
 
 @check("09-debug-private", control="a public part of PyTorch: torch.utils.checkpoint", framework="torch")
@@ -286,7 +276,7 @@ def debug_fused(control: bool) -> Seen:
 @check("09-debug-pickle", control="the trace of the course, which is a file of text", framework="torch")
 def debug_pickle(control: bool) -> Seen:
     one = _numbers()
-    logs = _ops(lambda: one * 1) if control else _log(lambda: one * 1)
+    logs = _ops(lambda: one * 1) if control else debug_mode.log(lambda: one * 1)
     try:
         pickle.dumps(logs)
     except Exception as error:
@@ -297,7 +287,7 @@ def debug_pickle(control: bool) -> Seen:
 @check("09-debug-views", control="the course's recorder", framework="torch")
 def debug_views(control: bool) -> Seen:
     one = _numbers()
-    seen = _ops(lambda: one.t()) if control else [str(entry) for entry in _log(lambda: one.t())]
+    seen = _ops(lambda: one.t()) if control else [str(entry) for entry in debug_mode.log(lambda: one.t())]
     return Seen(any("aten::t" in name or "aten.t" in name for name in seen), f"it logged {seen or 'nothing'}")
 
 

@@ -78,6 +78,20 @@ def judged_in_worker(
         raise AnswerFailed(f"{what} could not be judged. {failure}") from failure
 
 
+def source_of(function: Any, wanted: str = "Give the check a function made by def") -> str:
+    """The text of a learner's function, for a worker. Raises AnswerFailed with one sentence; `wanted` begins it where
+    `function` is none, or a lambda, whose text is that of the line around it."""
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        kind = "lambda" if inspect.isfunction(function) else type(function).__name__
+        raise AnswerFailed(f"{wanted}; this is a {kind}.")
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise AnswerFailed(
+            f"The text of {function.__name__} cannot be read. Run the cell that defines it again."
+        ) from error
+
+
 def check(exercise: str, *answers: Any) -> float:
     """Judge the answers to an exercise: print what is right and wrong, keep the best points, return the points.
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from samebits import cases
-from samebits.diverge import Hunt, diverge
+from samebits import cases, debug_mode
+from samebits.debug_mode import debugging as debugging  # for the lesson
+from samebits.diverge import Hunt, begins, diverge
 from samebits.lab.errors import LabError
 from samebits.trace import Divergence, Tensor, compare, recording
 
@@ -56,7 +57,7 @@ def hunt(name: str, runs: int | None = None) -> Hunt:
 
 def progress(run: int, flag: bool) -> None:
     """Print that a run begins: for diverge's `on_run`."""
-    print(f"run {run + 1}{' with the flag' if flag else ''} …", flush=True)
+    print(begins(run, flag), flush=True)
 
 
 def records(found: Hunt) -> str:
@@ -138,29 +139,14 @@ def tell(*parts: Callable[[], Any]) -> None:
 # --- PyTorch's own tool -----------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def debugging(hash_fn: str = "norm") -> Iterator[Any]:
-    """PyTorch's DebugMode with a hash of each result: "norm", its default, or "hash_tensor"."""
-    from torch.utils._debug_mode import DebugMode
-
-    with DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn=hash_fn):
-        yield mode
-
-
 def debugged(first: Callable[[], Any], second: Callable[[], Any], hash_fn: str = "norm") -> str:
     """The first op in which DebugMode sees the two differ, "no mismatch", or what it raises."""
-    from torch.utils._debug_mode import DebugMode
-
-    logs = []
-    for part in (first, second):
-        with debugging(hash_fn) as mode:
-            part()
-        logs.append(mode.logs)
+    logs = [debug_mode.log(part, hash_fn) for part in (first, second)]
     try:
-        found = DebugMode.check_hash_mismatches(*logs)
+        found = debug_mode.mismatches(*logs)
     except ValueError:
         return "ValueError"
-    return str(found[0]["call"]) if found else "no mismatch"
+    return found[0] if found else "no mismatch"
 
 
 def turns(

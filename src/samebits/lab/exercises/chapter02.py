@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits import kernels, variability
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker, short
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker, short, source_of
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -26,12 +24,7 @@ def judge_block_tree(kernel: Callable) -> Verdicts:
     """The kernel runs in a worker: it may have no end, and numba must not be imported here before its time."""
     if type(kernel).__module__.partition(".")[0] in ("numba", "numba_cuda"):
         raise AnswerFailed("Leave out @cuda.jit: the check compiles your function.")
-    if not inspect.isfunction(kernel):
-        raise AnswerFailed(f"Check the kernel itself, a function; this is a {type(kernel).__name__}.")
-    try:
-        source = textwrap.dedent(inspect.getsource(kernel))
-    except (OSError, TypeError) as error:
-        raise AnswerFailed("The kernel's text cannot be read. Run the cell that defines it again.") from error
+    source = source_of(kernel, "Check the kernel itself, a function")
     answer = judged_in_worker(
         "samebits.kernels:judge_block_sum",
         {"source": source, "name": kernel.__name__},

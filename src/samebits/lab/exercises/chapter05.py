@@ -5,10 +5,8 @@ Learners' code that needs PyTorch runs in a worker (samebits.experiments.learner
 
 from __future__ import annotations
 
-import inspect
 import math
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 
 from samebits.bits import fingerprint
 from samebits.experiments import learner_code
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker, source_of
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -36,18 +34,6 @@ def _in_worker(judge: str, **arguments: Any) -> Any:
     )
 
 
-def _source(function: Any) -> str:
-    """The text of a learner's function. Raises AnswerFailed."""
-    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        raise AnswerFailed(f"Give the check a function made by def; this is a {type(function).__name__}.")
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError) as error:
-        raise AnswerFailed(
-            f"The text of {function.__name__} cannot be read. Run the cell that defines it again."
-        ) from error
-
-
 def _verdicts(answer: dict[str, Any]) -> Verdicts:
     if not answer["attempted"]:
         raise NotAttempted
@@ -60,7 +46,7 @@ def _verdicts(answer: dict[str, Any]) -> Verdicts:
 def judge_seed(seed_everything: Callable) -> Verdicts:
     """seed_everything(seed) → a torch.Generator: a point for the three libraries, one for the generator, one for a
     loader that uses it."""
-    answer = _in_worker("seeding", source=_source(seed_everything), name=seed_everything.__name__)
+    answer = _in_worker("seeding", source=source_of(seed_everything), name=seed_everything.__name__)
     yield from _verdicts(answer)
 
 
@@ -215,7 +201,7 @@ def judge_augment(augmented: Callable) -> Verdicts:
     if wrong := _not_normal(noise):
         yield 0, wrong
         return
-    found = _in_worker("loaded", source=_source(augmented), name=augmented.__name__)
+    found = _in_worker("loaded", source=source_of(augmented), name=augmented.__name__)
     if found["here"] != fingerprint(given[PLACES[0]]):
         yield (
             0,
@@ -337,7 +323,7 @@ def _same_noise(noise: dict[tuple, np.ndarray]) -> str:
 
 def judge_resume(save: Callable, restore: Callable) -> Verdicts:
     """save(training) → anything, restore(training, saved): a point for each group of parts, one for the bits."""
-    source = f"{_source(save)}\n\n{_source(restore)}"
+    source = f"{source_of(save)}\n\n{source_of(restore)}"
     answer = _in_worker("resuming", source=source, save_name=save.__name__, restore_name=restore.__name__)
     yield from _verdicts(answer)
 

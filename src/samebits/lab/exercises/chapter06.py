@@ -5,13 +5,11 @@ Learners' code that needs TensorFlow runs in a worker (samebits.experiments.kera
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from samebits.experiments import tf_worker
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, judged_in_worker
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, judged_in_worker, source_of
 
 Verdicts = Iterator[tuple[float, str]]
 
@@ -149,16 +147,7 @@ def judge_repair(changes: Any) -> Verdicts:
 
 def judge_augment(augment: Callable) -> Verdicts:
     """augment(seed, number, image) → the image moved by a step that depends on nothing but seed and number."""
-    if not inspect.isfunction(augment) or augment.__name__ == "<lambda>":
-        kind = "lambda" if inspect.isfunction(augment) else type(augment).__name__
-        raise AnswerFailed(f"Give the check a function made by def; this is a {kind}.")
-    try:
-        source = textwrap.dedent(inspect.getsource(augment))
-    except (OSError, TypeError) as error:
-        raise AnswerFailed(
-            "The text of augment cannot be read. Run the cell that defines it again."
-        ) from error
-    answer = _in_worker("augmentation", source=source, name=augment.__name__)
+    answer = _in_worker("augmentation", source=source_of(augment), name=augment.__name__)
     if not answer["attempted"]:
         raise NotAttempted
     yield answer["points"], answer["sentence"]

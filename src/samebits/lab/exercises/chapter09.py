@@ -6,10 +6,8 @@ Learners' code that needs PyTorch, or another process, runs in a worker (samebit
 from __future__ import annotations
 
 import copy
-import inspect
 import numbers
 import os
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,24 +16,12 @@ import numpy as np
 from samebits import cases, trace
 from samebits.experiment import nearest
 from samebits.experiments import learner_code
-from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker
+from samebits.lab.check import AnswerFailed, Exercise, NotAttempted, call, judged_in_worker, source_of
 
 Verdicts = Iterator[tuple[float, str]]
 
 FRESH = True  # a new worker for each attempt: what a learner's code leaves behind must not judge the next one
 SECONDS = 60  # after which a learner's code is stopped; a busy machine needs ten to import PyTorch
-
-
-def _source(function: Any) -> str:
-    """The text of a learner's function. Raises AnswerFailed."""
-    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        raise AnswerFailed(f"Give the check a function made by def; this is a {type(function).__name__}.")
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError) as error:
-        raise AnswerFailed(
-            f"The text of {function.__name__} cannot be read. Run the cell that defines it again."
-        ) from error
 
 
 # --- 09-first -------------------------------------------------------------------------------------------
@@ -288,7 +274,7 @@ def judge_digest(digest: Callable) -> Verdicts:
         return
     elsewhere = judged_in_worker(
         "samebits.experiments.learner_code:digested",
-        {"source": _source(digest), "name": digest.__name__},
+        {"source": source_of(digest), "name": digest.__name__},
         environment={"PYTHONHASHSEED": "8" if os.environ.get("PYTHONHASHSEED") == "7" else "7"},
         fresh=FRESH,
         seconds=SECONDS,
@@ -387,7 +373,7 @@ def judge_mend(sums: Callable, fitted: Callable) -> Verdicts:
     answer = judged_in_worker(
         "samebits.experiments.learner_code:mending",
         {
-            "source": f"{_source(sums)}\n\n{_source(fitted)}",
+            "source": f"{source_of(sums)}\n\n{source_of(fitted)}",
             "sums_name": sums.__name__,
             "fitted_name": fitted.__name__,
         },
